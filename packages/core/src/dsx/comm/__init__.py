@@ -1,0 +1,1 @@
+"""Collectives with a deadline, a sequence number, a call site and an account; the hang report."""
