@@ -1,0 +1,1 @@
+"""Which dtype each tensor has, loss scaling, and reports of numbers that left their range."""
