@@ -1,0 +1,80 @@
+"""All monitors of a run together. A monitor that fails is switched off; training goes on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dsx.plugin.kinds import MONITOR
+
+if TYPE_CHECKING:
+    from dsx.config.root import DsxConfig
+    from dsx.plugin.roles import Monitor
+    from dsx.registry.registry import Registry
+
+SECTIONS: Mapping[str, str] = {
+    "tensorboard": "tensorboard",
+    "csv_monitor": "csv",
+    "jsonl_monitor": "jsonl",
+    "wandb": "wandb",
+    "comet": "comet",
+    "prometheus": "prometheus",
+}
+"""Configuration section -> the monitor that it enables."""
+
+
+class MonitorSet:
+    """Writes to each of several monitors, by name."""
+
+    def __init__(self, monitors: Mapping[str, Monitor]) -> None:
+        self._monitors = dict(monitors)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Monitors that are written to."""
+        return tuple(self._monitors)
+
+    def __bool__(self) -> bool:
+        return bool(self._monitors)
+
+    def write(self, values: Mapping[str, float], *, step: int) -> None:
+        """Write metrics of one step everywhere."""
+        for name, monitor in list(self._monitors.items()):
+            try:
+                monitor.write(values, step=step)
+            except Exception as error:  # noqa: BLE001 - metrics must never stop a training
+                self._drop(name, "write", error)
+
+    def close(self) -> None:
+        """Close every monitor; afterwards there is none."""
+        for name, monitor in list(self._monitors.items()):
+            try:
+                monitor.close()
+            except Exception as error:  # noqa: BLE001 - metrics must never stop a training
+                self._drop(name, "close", error)
+        self._monitors.clear()
+
+    def _drop(self, name: str, what: str, error: Exception) -> None:
+        del self._monitors[name]
+        warnings.warn(
+            f"monitor {name!r} failed to {what} and is switched off: {type(error).__name__}: {error}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def monitors_from(config: DsxConfig, *, registry: Registry, rank: int) -> MonitorSet:
+    """The monitors that a configuration enables, on rank 0; none on other ranks.
+
+    Raises a PluginError where a monitor's library is absent, before anything is trained.
+    """
+    if rank != 0:
+        return MonitorSet({})
+    monitors: dict[str, Any] = {}
+    for section, name in SECTIONS.items():
+        settings = getattr(config, section).model_dump()
+        if settings.pop("enabled"):
+            make: Any = registry.get(MONITOR, name)
+            monitors[name] = make(**settings)
+    return MonitorSet(monitors)
