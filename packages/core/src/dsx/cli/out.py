@@ -1,0 +1,35 @@
+"""How commands write: tables and text to stdout, errors as one message to stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDE = 200
+"""Columns where stdout is no terminal, so that a table in a file keeps its cells whole."""
+
+
+def console() -> Console:
+    """A console on stdout as it is now."""
+    stream = sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else WIDE, soft_wrap=False, highlight=False)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; cells are plain text and are folded where they are too long."""
+    made = Table(title=title, title_justify="left", header_style="bold")
+    for name in columns:
+        made.add_column(name, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    console().print(made)
+
+
+def fail(error: BaseException) -> None:
+    """Print the class of an error, its message and its notes to stderr."""
+    lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]
+    sys.stderr.write("\n".join(lines) + "\n")
