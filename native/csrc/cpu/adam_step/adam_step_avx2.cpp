@@ -1,0 +1,18 @@
+#include "cpu/adam_step/bodies.h"
+
+#include <immintrin.h>
+#include <cstring>
+#include <type_traits>
+
+namespace dsx {
+namespace {
+
+#include "cpu/lanes/avx2.h"
+
+#include "cpu/adam_step/adam_step_inl.h"
+
+}  // namespace
+
+AdamRange adam_range_avx2(const AdamTensors& tensors) { return pick(tensors); }
+
+}  // namespace dsx
