@@ -1,0 +1,1 @@
+"""dsx beside its peers, measured in one run: `python -m benchmarks NAME… [--short] [--json FILE]`."""
