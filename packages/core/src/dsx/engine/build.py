@@ -1,0 +1,186 @@
+"""From a plan and a model to an engine: one named step after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from dsx.comm.collectives import Collectives
+from dsx.engine.binding import OptimizerBinding, named_groups
+from dsx.engine.engine import Engine
+from dsx.engine.loop import AccumulationLoop
+from dsx.engine.materialise import materialise
+from dsx.errors import PlanError
+from dsx.flat.build import make_buckets, members_of
+from dsx.flat.driver import FlatDriver
+from dsx.flat.policy import Policy
+from dsx.mesh.mesh import Mesh
+from dsx.observe.start import announce
+from dsx.optim.make import make_optimizer, optimizer_class, ownership_of
+from dsx.optim.schedule_driver import make_schedule
+from dsx.planning.plan import Plan
+from dsx.plugin.kinds import STORE
+from dsx.plugin.manager import PluginManager
+from dsx.plugin.roles import Accelerator, Driver
+from dsx.plugin.types import Family
+from dsx.precision.keep import cast_around_kept, kept_names
+from dsx.precision.scaling import make_scaler
+from dsx.registry.registry import Registry
+
+
+def build_engine(
+    plan: Plan,
+    model: nn.Module,
+    *,
+    registry: Registry,
+    accelerator: Accelerator,
+    optimizer: torch.optim.Optimizer | Callable[..., Any] | None = None,
+    model_parameters: Iterable[Any] | None = None,
+    lr_scheduler: Any = None,
+) -> Engine:
+    """An engine for this model. A process group exists where there is more than one rank."""
+    plugins = registry.plugins
+    refuse_unknown_store(plan, registry)
+    device = accelerator.device(plan.world.local_rank)
+    mesh = Mesh(plan.axes, world=plan.world, device_type=device.type, timeout=plan.config.comm_timeout)
+    try:
+        check_same_plan(plan, mesh.world_group)
+        for item in plan.passes:
+            model = item.apply(model, plan)
+        families = [tagged.value for tagged in plugins.param_families(plan, model)]
+        plan = with_kept_modules(plan, model)
+        binding = bind_optimizer(plan, model, optimizer=optimizer, params=model_parameters, registry=registry)
+        materialise(model, device=device, seed=plan.config.seed, buffers=plan.precision.buffers)
+        driver = make_driver(plan, model, families, binding, mesh=mesh, plugins=plugins)
+        schedule = make_schedule(plan.config.scheduler, client=lr_scheduler, optimizer=driver.optimizer, registry=registry)
+        scaler = make_scaler(plan.config, parameter=plan.precision.parameter)
+        engine = Engine(
+            plan, model, driver=driver, scaler=scaler, schedule=schedule, mesh=mesh, device=device,
+            accelerator=accelerator, plugins=plugins
+        )
+        keep_modules_in_fp32(engine)
+        loop = plan.owners.get("loop")
+        engine.loop = AccumulationLoop(engine) if loop is None else plugins.call_owner(loop, "dsx_make_loop", plan=plan, engine=engine)
+        engine.observers = tuple(tagged.value for tagged in plugins.observers(plan, engine))
+        announce(engine)
+        return engine
+    except BaseException:
+        mesh.close()
+        raise
+
+
+def check_same_plan(plan: Plan, world: Collectives) -> None:
+    """Refuse to train where ranks have planned different things, naming who differs in what."""
+    if world.size == 1:
+        return
+    everyone = world.exchange_objects(plan.parts_of_digest(), site="compare plans")
+    for rank, other in enumerate(everyone):
+        differing = sorted(name for name in {*everyone[0], *other} if everyone[0].get(name) != other.get(name))
+        if differing:
+            raise PlanError(
+                f"rank {rank} has planned something else than rank 0: {', '.join(differing)} differ. "
+                "Give every rank the same configuration and install the same plugins"
+            )
+
+
+def refuse_unknown_store(plan: Plan, registry: Registry) -> None:
+    """Refuse a store that nobody offers before anything is trained, without importing the one that somebody does."""
+    name = plan.config.checkpoint.store
+    if name.lower() not in registry.names(STORE):
+        registry.get(STORE, name)
+
+
+def with_kept_modules(plan: Plan, model: nn.Module) -> Plan:
+    """The plan with the names of the parameters that stay in fp32 in this model."""
+    kept = kept_names(plan.precision, model)
+    return replace(plan, precision=replace(plan.precision, keep_fp32=tuple(sorted(kept))))
+
+
+def keep_modules_in_fp32(engine: Engine) -> None:
+    """Cast around the modules that stay in fp32."""
+    precision = engine.plan.precision
+    if precision.keep_fp32:
+        kept = frozenset(precision.keep_fp32)
+        for handle in cast_around_kept(engine.module, kept, outside=precision.compute):
+            engine.cleanups.callback(handle.remove)
+
+
+def bind_optimizer(
+    plan: Plan,
+    model: nn.Module,
+    *,
+    optimizer: torch.optim.Optimizer | Callable[..., Any] | None,
+    params: Iterable[Any] | None,
+    registry: Registry,
+) -> OptimizerBinding:
+    """The client's optimizer, object or callable, or the configuration's, ready to be bound to pieces."""
+    spec: Any = plan.config.optimizer
+    if optimizer is not None:
+        client = optimizer
+        if not isinstance(client, torch.optim.Optimizer):
+            client = client(list(model.parameters()) if params is None else list(params))
+        spec, params = client, client.param_groups
+    groups = named_groups(model, params)
+    if spec is None:
+        return OptimizerBinding(groups, "element", None)
+
+    def build(pieces: list[dict[str, Any]]) -> Any:
+        return make_optimizer(spec, pieces, registry=registry, precision=plan.precision)
+
+    kind = spec if optimizer is not None else optimizer_class(spec, registry=registry)
+    return OptimizerBinding(groups, ownership_of(kind), build)
+
+
+def make_driver(
+    plan: Plan,
+    model: nn.Module,
+    families: Sequence[Family],
+    binding: OptimizerBinding,
+    *,
+    mesh: Mesh,
+    plugins: PluginManager,
+) -> Driver:
+    """The owner's driver; plain data parallelism where nobody owns it."""
+    owner = plan.owners.get("driver")
+    if owner is not None:
+        driver: Driver = plugins.call_owner(
+            owner, "dsx_make_driver", plan=plan, model=model, families=families, make_inner=binding, mesh=mesh
+        )
+        return driver
+    policy = replicated_policy(plan)
+    members = members_of(
+        model,
+        families=families,
+        binding=binding,
+        precision=plan.precision,
+        policy_of=lambda name, param: (policy, "") if param.requires_grad else None,
+    )
+    place_frozen(model, {member.name for member in members}, plan)
+    buckets = make_buckets(members, mesh=mesh, binding=binding)
+    for bucket in buckets:
+        bucket.adopt(seed=plan.config.seed)
+    return FlatDriver(model, buckets, binding=binding, mesh=mesh)
+
+
+def replicated_policy(plan: Plan, **changes: Any) -> Policy:
+    """The policy of plain data parallelism under this configuration; ``changes`` make any other of it."""
+    config = plan.config
+    replicas = plan.batch.replicas
+    return replace(
+        Policy(
+            average=config.gradient_allreduce_op == "mean",
+            predivide=float(replicas) if config.prescale_gradients else float(config.gradient_predivide_factor),
+        ),
+        **changes,
+    )
+
+
+def place_frozen(model: nn.Module, held: set[str], plan: Plan) -> None:
+    """Parameters that rest whole outside all buckets: in the parameter dtype."""
+    for name, param in model.named_parameters():
+        if name not in held and param.dtype.is_floating_point and name not in plan.precision.keep_fp32:
+            param.data = param.data.to(plan.precision.parameter)

@@ -1,0 +1,1 @@
+"""The one gradient path: flat buckets whose parameters keep their names."""
