@@ -1,0 +1,1 @@
+"""What the core itself shows of a training: progress, times, memory, communication."""
