@@ -27,7 +27,6 @@ from dsx.plugin.manager import PluginManager, plugin_manager
 from dsx.plugin.roles import Accelerator
 from dsx.plugin.types import Facts, World
 from dsx.registry.registry import Registry
-from dsx.registry.registry import Registry
 
 __all__ = ["construct", "init_distributed", "initialize", "make_plan"]
 
@@ -56,8 +55,7 @@ def initialize(
     Args:
         args: a namespace whose ``deepspeed_config`` or ``dsx_config`` names a file, where ``config`` is not given.
         model: any module; on any device, or built under ``dsx.construct``.
-        optimizer: a torch optimizer over the model's parameters, a callable that makes one of them, or ``None``: the
-            configuration's.
+        optimizer: a torch optimizer over the model's parameters, or a callable that makes one; else the configuration's.
         model_parameters: what to train, as parameters or groups of them; all that require gradients by default.
         training_data: a dataset; the engine then deals it out over the data-parallel ranks.
         lr_scheduler: a torch scheduler over ``optimizer``, a callable that makes one, or ``None``.
@@ -65,16 +63,12 @@ def initialize(
         dist_init_required: ``False`` forbids making the process group here.
         collate_fn: makes a batch of samples, as in torch's DataLoader.
         config: a mapping, a path, JSON text, or a loaded configuration. ``config_params`` is its older name.
-        plugins: further plugins, beside those that are installed.
+        plugins: further ones, beside those that are installed.
 
     Raises:
         DsxError: the configuration or the model cannot run; before any process group exists where that can be known.
     """
-    if model is None:
-        raise ConfigError("dsx.initialize needs a model: pass model=your torch.nn.Module")
-    for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
-        if value is not None:
-            raise ConfigError(f"{name}= is not taken: mesh axes come from the configuration's sections, see Plan.axes")
+    model = _checked(model, mpu=mpu, mesh_param=mesh_param)
     manager = plugins if isinstance(plugins, PluginManager) else plugin_manager(extra=tuple(plugins))
     registry = Registry(manager)
     accelerator = choose(registry=registry)
@@ -99,6 +93,15 @@ def initialize(
     if training_data is not None:
         engine.training_dataloader = make_loader(engine, training_data, collate_fn=collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _checked(model: nn.Module | None, **untaken: None) -> nn.Module:
+    if model is None:
+        raise ConfigError("dsx.initialize needs a model: pass model=your torch.nn.Module")
+    for name, value in untaken.items():
+        if value is not None:
+            raise ConfigError(f"{name}= is not taken: mesh axes come from the configuration's sections, see Plan.axes")
+    return model
 
 
 def _config(args: Any, config: Config, config_params: Config) -> Config:

@@ -53,7 +53,7 @@ class Fp16Section(Section):
     enabled: Auto[bool] = False
     """Keep and compute the model in fp16. ``"auto"``: no, as fp16 needs a loss scale it is never chosen unasked."""
     auto_cast: bool = False
-    """Cast floating-point inputs of the model to fp16."""
+    """Cast floating-point inputs of the model to fp16. dsx does so unless this is given as false."""
     loss_scale: LossScale = 0.0
     """Factor on the loss. 0: dynamic, growing while gradients stay finite, halved where they do not. > 0: fixed."""
     initial_scale_power: int = Field(default=16, ge=0, le=126)

@@ -68,7 +68,7 @@ class DsxConfig(Section):
     prescale_gradients: bool = False
     """Divide gradients before they are summed over ranks, instead of after: safer in fp16, the same result."""
     gradient_predivide_factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """With prescale_gradients: divide by this before the sum and by the rest after it."""
+    """Divide gradients by this before the sum and by the rest after it; with prescale_gradients, all is done before."""
     gradient_allreduce_op: Literal["mean", "sum"] = "mean"
     """Whether gradients of data replicas are averaged or summed."""
     communication_data_type: DTypeName | None = None

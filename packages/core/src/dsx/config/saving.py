@@ -49,7 +49,7 @@ class CheckpointSection(Section):
     load_universal: bool = False
     """Accepted without effect: every checkpoint loads under any number of ranks, any stage and any mesh."""
     use_node_local_storage: bool = False
-    """Each node keeps its own files. Only on one node: a checkpoint must be seen whole to load under any other layout."""
+    """Each node keeps its own files. Only on one node: other layouts can load it only where it is seen whole."""
     parallel_write: ParallelWriteSection = ParallelWriteSection()
     """Accepted without effect."""
     checkpoint_serialization: bool = True

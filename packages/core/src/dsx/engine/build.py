@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,12 @@ from torch import nn
 
 from dsx.comm.collectives import Collectives
 from dsx.engine.binding import OptimizerBinding, named_groups
+from dsx.engine.deferred import fill
 from dsx.engine.engine import Engine
 from dsx.engine.loop import AccumulationLoop
-from dsx.engine.materialise import materialise
+from dsx.engine.materialise import materialise, seed_of
 from dsx.errors import PlanError
-from dsx.flat.build import make_buckets, members_of
+from dsx.flat.build import family_of, make_buckets, members_of
 from dsx.flat.driver import FlatDriver
 from dsx.flat.policy import Policy
 from dsx.mesh.mesh import Mesh
@@ -54,7 +56,9 @@ def build_engine(
         families = [tagged.value for tagged in plugins.param_families(plan, model)]
         plan = with_kept_modules(plan, model)
         binding = bind_optimizer(plan, model, optimizer=optimizer, params=model_parameters, registry=registry)
+        check_same_model(model, binding, mesh.group("data"))
         materialise(model, device=device, seed=plan.config.seed, buffers=plan.precision.buffers)
+        share_buffers(model, mesh)
         driver = make_driver(plan, model, families, binding, mesh=mesh, plugins=plugins)
         schedule = make_schedule(plan.config.scheduler, client=lr_scheduler, optimizer=driver.optimizer, registry=registry)
         scaler = make_scaler(plan.config, parameter=plan.precision.parameter)
@@ -85,6 +89,31 @@ def check_same_plan(plan: Plan, world: Collectives) -> None:
                 f"rank {rank} has planned something else than rank 0: {', '.join(differing)} differ. "
                 "Give every rank the same configuration and install the same plugins"
             )
+
+
+def check_same_model(model: nn.Module, binding: OptimizerBinding, replicas: Collectives) -> None:
+    """Refuse data replicas that hold other parameters, or group them otherwise: they would wait for each other."""
+    if replicas.size == 1:
+        return
+    groups = {name: f"group {index}" for index, group in enumerate(binding.groups) for name in group.names}
+    mine = {
+        name: f"{tuple(param.shape)}, {groups.get(name, 'frozen')}" for name, param in model.named_parameters()
+    }
+    mark = hashlib.sha256(repr(list(mine.items())).encode()).hexdigest()
+    if len(set(replicas.exchange_objects(mark, site="compare models"))) == 1:
+        return
+    everyone = replicas.exchange_objects(mine, site="tell models apart")
+    for rank, other in zip(replicas.ranks[1:], everyone[1:], strict=True):
+        for name in {**everyone[0], **other}:
+            first, second = everyone[0].get(name, "absent"), other.get(name, "absent")
+            if first != second:
+                raise PlanError(
+                    f"rank {rank} holds another model than rank {replicas.ranks[0]}: parameter {name!r} is {second} "
+                    f"there, {first} here. Build the same model and the same parameter groups on every rank"
+                )
+    raise PlanError(
+        f"the ranks {list(replicas.ranks)} hold the same parameters in another order: build the model alike on each"
+    )
 
 
 def refuse_unknown_store(plan: Plan, registry: Registry) -> None:
@@ -159,7 +188,7 @@ def make_driver(
         precision=plan.precision,
         policy_of=lambda name, param: (policy, "") if param.requires_grad else None,
     )
-    place_frozen(model, {member.name for member in members}, plan)
+    place_frozen(model, {member.name for member in members}, plan, families=families, mesh=mesh)
     buckets = make_buckets(members, mesh=mesh, binding=binding)
     for bucket in buckets:
         bucket.adopt(seed=plan.config.seed)
@@ -179,8 +208,32 @@ def replicated_policy(plan: Plan, **changes: Any) -> Policy:
     )
 
 
-def place_frozen(model: nn.Module, held: set[str], plan: Plan) -> None:
-    """Parameters that rest whole outside all buckets: in the parameter dtype."""
+def place_frozen(
+    model: nn.Module, held: set[str], plan: Plan, *, families: Sequence[Family], mesh: Mesh
+) -> None:
+    """Parameters that rest whole outside all buckets: in the parameter dtype, with the first rank's values."""
     for name, param in model.named_parameters():
-        if name not in held and param.dtype.is_floating_point and name not in plan.precision.keep_fp32:
+        if name in held:
+            continue
+        if hasattr(param, "recipe"):
+            place = torch.empty(param.shape, dtype=param.dtype, device=param.device)
+            fill(param, place, seed=seed_of(name, plan.config.seed))
+            param.data = place
+        if param.dtype.is_floating_point and name not in plan.precision.keep_fp32:
             param.data = param.data.to(plan.precision.parameter)
+        share(param.data, mesh.group(*family_of(name, param, families).reduce_over), site=f"initial {name}")
+
+
+def share_buffers(model: nn.Module, mesh: Mesh) -> None:
+    """Give all data-parallel ranks the first one's buffers."""
+    for name, buffer in model.named_buffers():
+        share(buffer, mesh.group("data"), site=f"initial {name}")
+
+
+def share(tensor: torch.Tensor, group: Collectives, *, site: str) -> None:
+    """Give a tensor of the group's first rank to the others, bit by bit, in place."""
+    if group.size > 1 and tensor.numel():
+        whole = tensor.detach().contiguous()
+        group.broadcast(whole.reshape(-1).view(torch.uint8), source=0, site=site)
+        if whole.data_ptr() != tensor.data_ptr():
+            tensor.detach().copy_(whole)

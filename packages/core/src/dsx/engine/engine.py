@@ -1,4 +1,4 @@
-"""The engine: a model, its driver and its counters, with the names that people know."""
+"""The engine: forward, backward, step and what belongs to them, under the names that people know."""
 
 from __future__ import annotations
 
@@ -6,104 +6,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dsx.activation.current import recomputing, settings_given
-from dsx.comm.collectives import Collectives
-from dsx.comm.journal import Account
-from dsx.config.auto import AutoType
+from dsx.activation.current import recomputing
 from dsx.engine import saving
+from dsx.engine.base import EngineBase
 from dsx.engine.clipping import Clipped, clip_factor
-from dsx.engine.losses import RunningLoss
+from dsx.engine.losses import check_loss
 from dsx.engine.scaling import cast_inputs, scale_gradients
-from dsx.engine.stash import Stash
 from dsx.errors import EngineError
-from dsx.mesh.mesh import Mesh
-from dsx.optim.schedule_driver import LRSchedule
-from dsx.plugin.manager import PluginManager
-from dsx.plugin.roles import Accelerator, Driver, Loop, Norm, Observer, StateBytes
+from dsx.plugin.roles import StateBytes
 from dsx.precision.overflow import overflow_report
-from dsx.precision.scaling import LossScaler
-
-if TYPE_CHECKING:
-    from dsx.planning.plan import Plan
 
 
-class Engine:
+class Engine(EngineBase):
     """Trains one model. Made by ``dsx.initialize``; closes itself as a context manager."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        module: nn.Module,
-        *,
-        driver: Driver,
-        scaler: LossScaler,
-        schedule: LRSchedule | None,
-        mesh: Mesh,
-        device: torch.device,
-        accelerator: Accelerator,
-        plugins: PluginManager,
-    ) -> None:
-        self.plan = plan
-        self.config = plan.config
-        self.module = module
-        self.driver = driver
-        self.scaler = scaler
-        self.schedule = schedule
-        self.mesh = mesh
-        self.device = device
-        self.accelerator = accelerator
-        self.plugins = plugins
-        self.stash = Stash()
-        self.loop: Loop
-        self.training_dataloader: Any = None
-        self.observers: tuple[Observer, ...] = ()
-        self.cleanups = ExitStack()
-        """What is undone when the engine closes, last first."""
-        self.micro_steps = 0
-        self.global_steps = 0
-        self.global_samples = 0
-        self.skipped_steps = 0
-        self._boundary: bool | None = None
-        self._synced = True
-        self._scaled_by_loss = False
-        clip = plan.config.gradient_clipping
-        self._clip_at = 0.0 if isinstance(clip, AutoType) else clip  # planning leaves no auto
-        self._clip: float | None = None
-        self._norm: Norm | None = None
-        self._updated = False
-        self._closed = False
-        self._accumulation = plan.batch.accumulation
-        self._losses = RunningLoss(self._accumulation)
-        self._recompute = settings_given(plan.config)
-        driver.begin(micro_batches=self._accumulation)
 
     # Forward, backward, step ---------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's forward, in the plan's precision."""
+        """The model's forward, in the plan's precision.
+
+        With bf16 or fp16 parameters, floating-point inputs are cast to that dtype, unless ``fp16.auto_cast`` is given as
+        false; compute a loss that needs exact targets outside of the model.
+        """
         self._open()
         for observer in self.observers:
             observer.before_forward(self)
-        precision = self.plan.precision
-        args, kwargs = cast_inputs((args, kwargs), precision.parameter, self.device) if self._casts else (args, kwargs)
+        scaled = self.scaler.active and torch.is_grad_enabled()
+        if scaled:  # gradients that leave by the inputs are unscaled, so a model may be chained with itself or others
+            args, kwargs = scale_gradients((args, kwargs), lambda: 1.0 / self._plain_scale())
+        if self._inputs is not None or self.device.type != "cpu":
+            args, kwargs = cast_inputs((args, kwargs), self._inputs, self.device)
         with self.driver.forward(), self._autocast(), recomputing(self._recompute):
             outputs = self.module(*args, **kwargs)
-        if self.scaler.active and torch.is_grad_enabled():
+        if scaled:
             outputs = scale_gradients(outputs, self._plain_scale)
         for observer in self.observers:
             observer.after_forward(self)
         return outputs
 
     forward = __call__
-
-    @property
-    def _casts(self) -> bool:
-        return self.plan.precision.parameter != torch.float32 or self.device.type != "cpu"
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = self.plan.precision.autocast
@@ -112,13 +58,26 @@ class Engine:
     def _plain_scale(self) -> float:
         return 1.0 if self._scaled_by_loss else self.scaler.scale
 
-    def backward(self, loss: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> Tensor:
-        """Gradients of one micro-batch's loss. Several before a step add up. Gives the loss back."""
+    def backward(
+        self,
+        loss: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        retain_graph: bool = False,
+        scale_wrt_gas: bool = True,
+    ) -> Tensor:
+        """Gradients of one micro-batch's loss. Several before a step add up. Gives the loss back.
+
+        The update divides by the micro-batches of an accumulation; with ``scale_wrt_gas=False`` this loss counts in
+        full, as one that is divided already.
+        """
         self._open()
+        check_loss(loss, gradient)
         for observer in self.observers:
             observer.before_backward(self)
         self.driver.expect(last=self.is_gradient_accumulation_boundary() and self._synced, hold=not self._synced)
-        scaled = loss * self.scaler.scale if self.scaler.active else loss
+        factor = self.scaler.scale * (1.0 if scale_wrt_gas else self._accumulation)
+        scaled = loss if factor == 1.0 else loss * factor
         self._scaled_by_loss = True
         try:
             scaled.backward(gradient, retain_graph=retain_graph)
@@ -160,10 +119,8 @@ class Engine:
         except BaseException:
             self.driver.discard()
             raise
-        limit = self._clip_at if self._clip is None else self._clip
-        self._clip = None
         if accepted:
-            self.driver.update(factor=clip_factor(norm.value, limit))
+            self.driver.update(factor=clip_factor(norm.value, self._clip_at))
             if self.schedule is not None:
                 self.schedule.advance()
         else:
@@ -187,14 +144,12 @@ class Engine:
             raise EngineError("train_batch() without data: pass an iterator, or training_data= to dsx.initialize")
         if isinstance(source, Iterator):
             return source
-        key = "_iterator_of_loader"
         if data is None:
-            held = self.__dict__.get(key)
-            if held is None:
+            if self._batches is None:
                 from dsx.data.loader import RepeatingLoader
 
-                held = self.__dict__[key] = iter(RepeatingLoader(source))
-            return held
+                self._batches = iter(RepeatingLoader(source))
+            return self._batches
         raise EngineError(
             f"data is a {type(source).__name__}, wanted an iterator: pass iter(loader), kept over calls, "
             "or each update would begin anew"
@@ -202,6 +157,7 @@ class Engine:
 
     def zero_grad(self) -> None:
         """Forget the gradients since the last update."""
+        self._open()
         self.driver.discard()
         self._losses.drop()
 
@@ -243,6 +199,7 @@ class Engine:
         return self.driver.norm(order=norm_type).value
 
     def _reduce(self) -> None:
+        self._open()
         self.driver.loss_scale = self.scaler.scale if self.scaler.active else 1.0
         self.driver.reduce()
 
@@ -275,10 +232,12 @@ class Engine:
 
     def gathered(self, names: Sequence[str] | None = None, *, writer: int | None = None) -> AbstractContextManager[None]:
         """Parameters whole within the context; with a writer rank, its edits reach all ranks."""
+        self._open()
         return self.driver.gathered(names, writer=writer)
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Whole fp32 weights and buffers by name, on the host, on each rank; the same in every stage."""
+        self._open()
         return self.driver.full_state_dict()
 
     def state_bytes(self) -> tuple[StateBytes, StateBytes]:
@@ -298,6 +257,7 @@ class Engine:
 
         In the middle of an accumulation the gradients so far are not in it; the running engine keeps them.
         """
+        self._open()
         return saving.save(
             self, Path(save_dir), tag=tag, client_state=client_state or {}, latest=save_latest, frozen=not exclude_frozen_parameters
         )
@@ -316,6 +276,7 @@ class Engine:
 
         With ``load_module_only``, or without optimizer states, masters are the loaded weights.
         """
+        self._open()
         return saving.load(
             self,
             Path(load_dir),
@@ -326,94 +287,7 @@ class Engine:
             progress=not load_module_only,
         )
 
-    # What people ask -----------------------------------------------------------------------------------------------
-
-    @property
-    def optimizer(self) -> Any:
-        """The optimizer over this rank's shards, or ``None``."""
-        return self.driver.optimizer
-
-    @property
-    def lr_scheduler(self) -> Any:
-        """The learning-rate schedule, or ``None``."""
-        return self.schedule
-
-    @property
-    def data_group(self) -> Collectives:
-        """The ranks that hold the same model and see different data."""
-        return self.mesh.group("data")
-
-    @property
-    def loss_scale(self) -> float:
-        """The factor on the loss; 1 without fp16."""
-        return self.scaler.scale
-
-    @property
-    def last_loss(self) -> Tensor | None:
-        """The loss of the last update on this rank, the mean over its micro-batches, fp32; reading it may wait.
-
-        ``None`` before the first update, and where losses do not pass through :meth:`backward`.
-        """
-        return self._losses.last
-
-    def comm_account(self) -> Account:
-        """Calls, bytes sent by this rank and seconds waited, by operation, over all groups of the mesh."""
-        return self.mesh.account()
-
-    @property
-    def was_step_applied(self) -> bool:
-        """Whether the last step() changed the weights."""
-        return self._updated
-
-    def get_lr(self) -> list[float]:
-        """The rate that the next update will use, one a parameter group."""
-        if self.schedule is not None:
-            return self.schedule.get_last_lr()
-        return [] if self.optimizer is None else [float(group["lr"]) for group in self.optimizer.param_groups]
-
-    def train_batch_size(self) -> int:
-        """Samples in one update over all ranks."""
-        return self.plan.batch.train
-
-    def train_micro_batch_size_per_gpu(self) -> int:
-        """Samples in one forward of one rank."""
-        return self.plan.batch.micro
-
-    def gradient_accumulation_steps(self) -> int:
-        """Micro-batches of one rank in one update."""
-        return self._accumulation
-
-    def zero_optimization_stage(self) -> int:
-        """The ZeRO stage that the driver runs."""
-        return int(getattr(self.driver, "stage", 0))
-
-    def train(self, mode: bool = True) -> Self:
-        """Training mode of the module."""
-        self.module.train(mode)
-        return self
-
-    def eval(self) -> Self:
-        """Evaluation mode of the module."""
-        return self.train(False)
-
-    def compile(self, **options: Any) -> Self:
-        """Compile the module in place with ``torch.compile``'s options."""
-        self.module.compile(**options)
-        return self
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """The module's parameters."""
-        return self.module.parameters()
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The module's parameters by name."""
-        return self.module.named_parameters()
-
     # Life ----------------------------------------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        if self._closed:
-            raise EngineError("the engine is closed: make a new one with dsx.initialize")
 
     def close(self, *, whole: bool = True) -> None:
         """Release hooks, buffers and groups. The module keeps whole weights and can be used without dsx.
@@ -440,4 +314,3 @@ class Engine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close(whole=error is None)
-

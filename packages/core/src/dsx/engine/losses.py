@@ -1,9 +1,27 @@
-"""The loss of the last update, kept without waiting for the device."""
+"""The losses of an update: checked before backward, and the last one kept without waiting for the device."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from dsx.errors import EngineError
+
+
+def check_loss(loss: Tensor, gradient: Tensor | None) -> None:
+    """Refuse what backward cannot begin from."""
+    if not isinstance(loss, Tensor):
+        raise EngineError(f"backward() got a {type(loss).__name__}, wanted the loss as a tensor")
+    if not loss.requires_grad:
+        raise EngineError(
+            "the loss requires no gradient: it was computed under torch.no_grad(), detached, or depends on no "
+            "trainable parameter. Compute it from what the engine's forward gives"
+        )
+    if gradient is None and loss.numel() != 1:
+        raise EngineError(
+            f"backward() got a tensor of shape {tuple(loss.shape)}, wanted a scalar loss: reduce it with mean() or "
+            "sum(), or pass gradient= of that shape"
+        )
 
 
 class RunningLoss:

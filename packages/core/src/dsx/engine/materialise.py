@@ -31,12 +31,12 @@ def materialise(model: nn.Module, *, device: torch.device, seed: int, buffers: t
     replaced: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():
         bare = []
-        for name, param in module._parameters.items():
-            if param is None or not param.is_meta:
-                continue
+        for name, param in list(module._parameters.items()):
             if isinstance(param, Described):
-                module._parameters[name] = replaced.setdefault(id(param), _ready(param, device))
-            else:
+                if id(param) not in replaced:
+                    replaced[id(param)] = _ready(f"{path}.{name}" if path else name, param, device)
+                setattr(module, name, replaced[id(param)])  # modules may keep what they are given elsewhere too
+            elif param is not None and param.is_meta:
                 bare.append(name)
         if bare:
             _reset(module, path, bare, device=device, seed=seed)
@@ -45,16 +45,26 @@ def materialise(model: nn.Module, *, device: torch.device, seed: int, buffers: t
             param.data = param.data.to(device)
     for module in model.modules():
         for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_meta:
+                raise EngineError(
+                    f"buffer {name!r} of a {type(module).__name__} is on the meta device: it was computed from parameters "
+                    "that are only described, or nothing fills it. Build this model outside of dsx.construct"
+                )
             if buffer is not None:
                 dtype = buffers if buffers is not None and buffer.is_floating_point() else buffer.dtype
                 module._buffers[name] = buffer.to(device, dtype)
 
 
-def _ready(param: Described, device: torch.device) -> nn.Parameter:
+def _ready(name: str, param: Described, device: torch.device) -> nn.Parameter:
     """The same parameter on a real device, still without memory of its own."""
+    if param.recorder is None and param._version != param.recipe.version:
+        raise EngineError(
+            f"parameter {name!r} was initialised after its dsx.construct block had ended, where nothing is written down: "
+            "do it within the block, or after dsx.initialize inside engine.gathered(writer=0)"
+        )
     place = absent(tuple(param.shape), dtype=param.dtype, device=device)
-    ready: Described = torch.Tensor._make_subclass(Described, place, param.requires_grad)
-    ready.recipe = param.recipe
+    ready = nn.Parameter(place, requires_grad=param.requires_grad)
+    ready.recipe = param.recipe  # type: ignore[attr-defined]
     return ready
 
 
@@ -69,6 +79,9 @@ def _reset(module: nn.Module, path: str, bare: list[str], *, device: torch.devic
         param = module._parameters[name]
         assert param is not None
         module._parameters[name] = nn.Parameter(torch.empty_like(param, device=device), requires_grad=param.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None and buffer.is_meta:
+            module._buffers[name] = torch.empty_like(buffer, device=device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed_of(path, seed))
         reset()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-
 from dsx.errors import CheckpointError
 from dsx.plugin.kinds import STORE
 from dsx.plugin.types import CheckpointPart
@@ -40,8 +39,11 @@ def parts_of(engine: Engine) -> list[CheckpointPart]:
 
 
 def _progress(engine: Engine) -> dict[str, Any]:
+    """Counters as of the last whole update: the gradients of a begun one are in no checkpoint."""
+    begun = engine.micro_steps % engine.gradient_accumulation_steps()
     state: dict[str, Any] = {name: getattr(engine, name) for name in COUNTERS}
-    state["micro_steps"] = engine.micro_steps - engine.micro_steps % engine.gradient_accumulation_steps()
+    state["global_samples"] -= begun * engine.plan.batch.micro * engine.plan.batch.replicas
+    state["micro_steps"] = engine.micro_steps - begun
     return state
 
 

@@ -25,7 +25,7 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradients(outputs: Any, factor: Callable[[], float]) -> Any:
-    """The same outputs, in any nesting, whose gradients will be multiplied on their way into the model."""
+    """The same tensors, in any nesting, whose gradients will be multiplied on their way back."""
 
     apply: Callable[..., Tensor] = _ScaleGradient.apply
 
@@ -37,12 +37,12 @@ def scale_gradients(outputs: Any, factor: Callable[[], float]) -> Any:
     return tree_map(wrap, outputs)
 
 
-def cast_inputs(inputs: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """Floating-point tensors in this dtype, in any nesting; all tensors on this device."""
+def cast_inputs(inputs: Any, dtype: torch.dtype | None, device: torch.device) -> Any:
+    """All tensors on this device, in any nesting; floating-point ones in this dtype, if there is one."""
 
     def cast(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        return leaf.to(device, dtype if leaf.is_floating_point() else leaf.dtype)
+        return leaf.to(device, dtype if dtype is not None and leaf.is_floating_point() else leaf.dtype)
 
     return tree_map(cast, inputs)

@@ -15,7 +15,8 @@ from dsx.engine.binding import OptimizerBinding
 from dsx.errors import EngineError, did_you_mean
 from dsx.flat import access, footprint, state
 from dsx.flat.bucket import Bucket
-from dsx.flat.norms import bucket_power, combine
+from dsx.flat.norms import global_norm
+from dsx.flat.policy import Policy
 from dsx.flat.reducer import Reducer, gradients_of
 from dsx.mesh.mesh import Mesh
 from dsx.optim.piece import Piece
@@ -78,6 +79,8 @@ class FlatDriver:
         self.trainable = tuple(bucket for bucket in buckets if bucket.trainable)
         self.mesh = mesh
         self.world: Collectives = mesh.world_group
+        self.replicas = mesh.size("data") * mesh.size("sequence")
+        """Ranks that contribute a loss of their own: one divisor for all families, whichever ranks sum a gradient."""
         self.residency: Residency = residency or Whole()
         self.micro_batches = 1
         self.loss_scale = 1.0
@@ -94,6 +97,14 @@ class FlatDriver:
             pieces[bucket.group_index].extend(bucket.make_pieces())
         self.pieces = [piece for group in pieces for piece in group]
         self.updater = binding(pieces)
+        self.guards = [] if self.updater is None else [self.optimizer.register_step_pre_hook(self._refuse_step)]
+
+    def _refuse_step(self, *_: Any) -> None:
+        """Called before the optimizer's own step(), which only a driven foreign optimizer may make."""
+        if not getattr(self.updater, "driven", False):
+            raise EngineError(
+                "step() was called on the engine's optimizer, whose gradients the engine holds: call engine.step()"
+            )
 
     # One update ----------------------------------------------------------------------------------------------------
 
@@ -116,15 +127,16 @@ class FlatDriver:
         self.residency.settle()
         self.reducer.complete()
 
-    def divisor(self, bucket: Bucket) -> float:
-        """By what the sum in this bucket is divided to give the gradient."""
-        replicas = bucket.shard_group.size * bucket.replica_group.size if bucket.policy.average else 1
-        return self.loss_scale * self.micro_batches * replicas / bucket.policy.predivide
+    @property
+    def divisor(self) -> float:
+        """By what the sums in the buckets are divided to give gradients."""
+        policy = self.trainable[0].policy if self.trainable else Policy()
+        replicas = self.replicas if policy.average else 1
+        return self.loss_scale * self.micro_batches * replicas / policy.predivide
 
     def norm(self, *, order: float = 2.0) -> Norm:
         """The norm of all gradients, each element counted by its one owner."""
-        powers = [bucket_power(bucket, order=order, divisor=self.divisor(bucket)) for bucket in self.trainable]
-        total = combine(powers, order=order, world=self.world)
+        total = global_norm(self.trainable, order=order, divisor=self.divisor, control=self.mesh.control)
         if math.isfinite(total):
             return Norm(total, finite=True)
         return Norm(total, finite=False, bad=self._first_bad())
@@ -144,19 +156,14 @@ class FlatDriver:
         """One optimizer step over this rank's shards, then the new weights are published."""
         if self.updater is None:
             raise EngineError("this engine has no optimizer: give dsx.initialize one, or name one in the configuration")
-        by_bucket = {bucket: factor / self.divisor(bucket) for bucket in self.trainable}
-        factors = set(by_bucket.values())
-        common = factors.pop() if len(factors) == 1 else None
-        for bucket, own_factor in by_bucket.items():
+        for bucket in self.trainable:
             gradients = gradients_of(bucket)
-            if common is None and gradients.owned is not None:
-                gradients.owned.mul_(own_factor)
             for span, piece in zip(bucket.spans, bucket.pieces, strict=True):
                 gradient = gradients.of(span)
                 piece.grad = None if gradient is None else gradient.view(piece.master.shape)
             for name in gradients.touched:
                 self.steps[name] += 1
-        self.updater.update(self.pieces, factor=1.0 if common is None else common)
+        self.updater.update(self.pieces, factor=factor / self.divisor)
         for piece in self.pieces:
             piece.grad = None
         pending = [bucket.publish(wait=False) for bucket in self.buckets if bucket.trainable]
@@ -183,13 +190,13 @@ class FlatDriver:
         """The whole reduced gradient of one parameter, unscaled, fp32; a collective."""
         self.reduce()
         bucket = self._bucket_of(name)
-        return access.whole_gradient(bucket, self.canonical(name), divisor=self.divisor(bucket))
+        return access.whole_gradient(bucket, self.canonical(name), divisor=self.divisor)
 
     def set_gradient(self, name: str, value: Tensor) -> None:
         """Replace the reduced gradient of one parameter; the same value on each rank."""
         self.reduce()
         bucket = self._bucket_of(name)
-        access.set_whole_gradient(bucket, self.canonical(name), value, divisor=self.divisor(bucket))
+        access.set_whole_gradient(bucket, self.canonical(name), value, divisor=self.divisor)
 
     def local_gradient(self, name: str) -> Tensor | None:
         """This rank's part of the reduced gradient, flat, as it is kept: a view, edits count."""
@@ -237,6 +244,8 @@ class FlatDriver:
     def close(self, *, whole: bool = True) -> None:
         """Release hooks; the module keeps weights of its own, whole if asked for."""
         self.reducer.close()
+        for guard in self.guards:
+            guard.remove()
         for bucket in self.buckets:
             bucket.gradients = None
         self.residency.close(whole=whole)

@@ -169,11 +169,10 @@ class Gradients:
         self.fresh.clear()
         self.touched.clear()
         self.launches = 0
-        if self.separate:
-            self.owned = None
-            if self.pending is not None:
-                self.buffers.give(self.pending)
-                self.pending = None
+        self.owned = None
+        if self.separate and self.pending is not None:
+            self.buffers.give(self.pending)
+            self.pending = None
 
     def tensors(self) -> list[Tensor]:
         """The memory that gradients rest in now."""

@@ -112,7 +112,8 @@ class Reducer:
 
     def _agree(self) -> None:
         mine = [gradients_of(bucket) for bucket in self.buckets]
-        begins = 1
+        begins, unsettled = 1, 0
+        rest: list[int] = []
         while begins:
             while self.launched % len(mine):
                 self._launch(mine[self.launched % len(mine)])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dsx.checkpoint.boxes import Alias, Boxes
+from dsx.errors import CheckpointError
 from dsx.flat.bucket import Bucket
 from dsx.flat.layout import Span
 from dsx.optim.piece import Piece
@@ -75,7 +76,12 @@ def parts(driver: FlatDriver) -> list[CheckpointPart]:
     if driver.updater is not None:
         found.append(
             CheckpointPart(
-                "optimizer", 1, lambda: optimizer_state(driver), lambda state: load_optimizer(driver, state), optimizer=True
+                "optimizer",
+                1,
+                lambda: optimizer_state(driver),
+                lambda state: load_optimizer(driver, state),
+                optimizer=True,
+                check=lambda stored: check_groups(driver, stored),
             )
         )
     return found
@@ -149,6 +155,16 @@ def optimizer_state(driver: FlatDriver) -> dict[str, Any]:
         "scalars": scalars,
         "groups": [_plain(group) for group in driver.optimizer.param_groups],
     }
+
+
+def check_groups(driver: FlatDriver, stored: Mapping[str, Any]) -> None:
+    """Refuse settings of other parameter groups than this optimizer has."""
+    saved, own = len(stored["groups"]), len(driver.optimizer.param_groups)
+    if saved != own:
+        raise CheckpointError(
+            f"the checkpoint's optimizer has {saved} parameter groups, this one {own}. Nothing was changed. Make the same "
+            "groups, or load with load_optimizer_states=False"
+        )
 
 
 def load_optimizer(driver: FlatDriver, state: Mapping[str, Any]) -> None:

@@ -44,6 +44,8 @@ class ForeignOptimizer:
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         _refuse(inner)
         self.inner = inner
+        self.driven = False
+        """Whether the inner optimizer's step is ours, not a user's."""
         said = getattr(type(inner), "ownership", None)
         known = type(inner) in ELEMENTWISE
         self.ownership: Literal["element", "parameter"] = "element" if known or said == "element" else "parameter"
@@ -87,7 +89,7 @@ class ForeignOptimizer:
             if piece.grad is not None:
                 grad = piece.grad.detach().to(piece.master.dtype)
                 piece.master.grad = grad if factor == 1.0 else grad.mul_(factor)
-        self.inner.step()
+        self._drive()
         for piece in pieces:
             if piece.grad is not None and piece.publish is not None:
                 piece.publish.copy_(piece.master)
@@ -110,7 +112,7 @@ class ForeignOptimizer:
         for group in self.param_groups:
             if "weight_decay" in group:
                 group["weight_decay"] = 0.0
-        self.inner.step()
+        self._drive()
         for group, decay in zip(self.param_groups, decays, strict=True):
             if "weight_decay" in group:
                 group["weight_decay"] = decay
@@ -118,6 +120,13 @@ class ForeignOptimizer:
             piece.master.copy_(before)
             _rewind(self.inner.state.get(piece.master) or {})
         self._clear()
+
+    def _drive(self) -> None:
+        self.driven = True
+        try:
+            self.inner.step()
+        finally:
+            self.driven = False
 
     def _clear(self) -> None:
         for group in self.param_groups:

@@ -60,7 +60,8 @@ def plain(
 ) -> Course:
     """Train by plain PyTorch: one process sees every rank's micro-batches and steps on their mean gradient.
 
-    ``divisor`` is by what the sum over them is divided, if not by their number. With a low ``dtype``, forward and backward run on a copy of the fp32 weights, with the loss multiplied by ``scale``.
+    ``divisor`` is by what the sum over them is divided, if not by their number. With a low ``dtype``, forward and
+    backward run on a copy of the fp32 weights, with the loss multiplied by ``scale``.
     """
     losses, norms = [], []
     divisor = accumulation * world if divisor is None else divisor
