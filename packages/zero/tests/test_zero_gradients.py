@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from zero_helpers import STAGES, adamw, config, engine_of
 
 from dsx.engine.engine import Engine
 from dsx.errors import EngineError
 from dsx.testing.awkward import Awkward, awkward_batch
 from dsx.testing.parity import plain, steered, weights_apart
-from zero_helpers import STAGES, adamw, config, engine_of
 
 Ranks = Callable[..., list[Any]]
 SGD = {"type": "SGD", "params": {"lr": 0.1}}
@@ -98,6 +98,8 @@ def alternate(world: int) -> list[tuple[float, bool]]:
             for update in range(4):
                 engine.backward(engine(*head_batch(update, 0, engine.data_group.rank)))
                 engine.step()
+                norm = engine.get_global_grad_norm()
+                alone = alone and norm is not None and abs(norm - expected.norms[update]) <= 1e-6
                 after = snapshot(engine)
                 idle = [name for name in before if f"heads.{1 - update % 2}" in name]
                 alone = alone and len(idle) >= 2 and all(torch.equal(before[name], after[name]) for name in idle)
@@ -121,7 +123,8 @@ def snapshot(engine: Engine) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_head_that_is_not_used_is_left_alone(world: int, ranks: Ranks) -> None:
-    """B20: weights, moments and step counts of the idle head do not change at that update, as with grad None."""
+    """B20: weights, moments and step counts of the idle head do not change at that update, as with grad None; what it
+    had before does not count in the norm."""
     for found in ranks(alternate, world, world=world):
         assert all(gap <= 1e-6 for gap, _ in found), found
         assert all(alone for _, alone in found), found
@@ -219,7 +222,11 @@ def test_backward_from_outputs_that_are_no_scalar(ranks: Ranks) -> None:
 
 
 def held_back(precision: str) -> list[float]:
-    settings = {"gradient_accumulation_steps": 4, precision: {"enabled": True}} if precision else {"gradient_accumulation_steps": 4}
+    settings = (
+        {"gradient_accumulation_steps": 4, precision: {"enabled": True}}
+        if precision
+        else {"gradient_accumulation_steps": 4}
+    )
     gaps = []
     for stage in STAGES:
         with engine_of(Awkward(), config(stage, **settings)) as engine:
@@ -607,3 +614,83 @@ def test_ranks_may_run_different_code_where_parameters_are_whole(ranks: Ranks) -
     """Other heads, other numbers of backwards, none at all: no rank waits for one that waits for it."""
     for gaps in ranks(different_code, world=3, deadline=30.0):
         assert max(gaps) <= 1e-6, gaps
+
+
+def adapters() -> Awkward:
+    """Most parameters are frozen, before and after those that learn."""
+    model = Awkward()
+    for name, param in model.named_parameters():
+        param.requires_grad_("blocks.1.linear" in name or name == "scale")
+    return model
+
+
+def mostly_frozen() -> list[float]:
+    model = adapters()
+    learning = [param for param in model.parameters() if param.requires_grad]
+    expected = plain(model, awkward_batch, optimizer=adamw(learning), updates=3, world=2)
+    gaps = []
+    for stage in STAGES:
+        with engine_of(adapters(), config(stage)) as engine:
+            gaps.append(steered(engine, awkward_batch, updates=3).apart(expected))
+    return gaps
+
+
+def test_a_model_that_is_mostly_frozen(ranks: Ranks) -> None:
+    for gaps in ranks(mostly_frozen):
+        assert max(gaps) <= 1e-6, gaps
+
+
+class Bag(nn.Module):
+    """Its embedding has sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.EmbeddingBag(10, 4, sparse=True, mode="sum")
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, words: Tensor) -> Tensor:
+        out: Tensor = self.out(self.embed(words)).square().mean()
+        return out
+
+
+def bag_batch(update: int, turn: int, rank: int) -> tuple[Tensor]:
+    return (torch.tensor([[2 * rank + update % 2, 9]]),)
+
+
+def sparse() -> list[float]:
+    model = Bag()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for update in range(3):
+        (sum(model(*bag_batch(update, 0, rank)) for rank in range(2)) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    gaps = []
+    for stage in STAGES:
+        with engine_of(Bag(), config(stage, optimizer=SGD)) as engine:
+            weights = steered(engine, bag_batch, updates=3).weights
+            gaps.append(weights_apart(weights, dict(model.state_dict())))
+    return gaps
+
+
+def test_sparse_gradients_are_reduced(ranks: Ranks) -> None:
+    """Words that one rank saw, and one that both saw."""
+    for gaps in ranks(sparse):
+        assert max(gaps) <= 1e-6, gaps
+
+
+def no_gradients() -> list[tuple[float | None, float]]:
+    """A step without any backward, after one with: (its norm, what it moved)."""
+    found = []
+    for stage in STAGES:
+        with engine_of(Awkward(), config(stage)) as engine:
+            steered(engine, awkward_batch, updates=1)
+            before = engine.full_state_dict()
+            engine.step()
+            found.append((engine.get_global_grad_norm(), weights_apart(engine.full_state_dict(), before)))
+    return found
+
+
+def test_a_step_without_gradients_moves_nothing(ranks: Ranks) -> None:
+    for found in ranks(no_gradients):
+        assert found == [(0.0, 0.0)] * 4

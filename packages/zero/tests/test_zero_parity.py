@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from zero_helpers import BF16, FP16, STAGES, adamw, config, engine_of, two_groups
 
 from dsx.testing.awkward import Awkward, awkward_batch
 from dsx.testing.parity import Course, plain, steered, weights_apart
-from zero_helpers import BF16, FP16, STAGES, adamw, config, engine_of, two_groups
 
 RANKS = pytest.mark.parametrize("world", [1, 2, 3])
 UPDATES = 3
@@ -57,7 +57,11 @@ def other_shapes(world: int) -> dict[str, float]:
     shapes: dict[str, dict[str, Any]] = {
         "defaults": {},
         "one bucket": {"stage3_param_persistence_threshold": 0},
-        "a bucket a parameter": {"reduce_bucket_size": 1, "stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 0},
+        "a bucket a parameter": {
+            "reduce_bucket_size": 1,
+            "stage3_param_persistence_threshold": 0,
+            "stage3_prefetch_bucket_size": 0,
+        },
         "some persist": {"stage3_param_persistence_threshold": 30},
         "no overlap": {"overlap_comm": False, "stage3_param_persistence_threshold": 0},
         "one at a time": {"stage3_param_persistence_threshold": 0, "stage3_allgather_sequential": True},

@@ -16,6 +16,7 @@ from dsx.planning.make import make_plan
 from dsx.plugin.types import Facts, World
 from dsx.testing.ranks import run_ranks
 from dsx_zero.config import ZeroConfig
+from dsx_zero.policy import BUCKETS, LARGEST_BUCKET, SMALLEST_BUCKET
 from dsx_zero.trace import Trace
 
 ONE = {"train_micro_batch_size_per_gpu": 1}
@@ -42,9 +43,9 @@ def test_anything_else_is_refused(written: Any) -> None:
     [
         (None, 500_000_000, "not known"),
         (0, 1_000_000, "the least that auto takes, for 0 parameters"),
-        (10_000_000, 1_000_000, "a tenth of the model"),
-        (123_456_789, 12_345_678, "a tenth of the model"),
-        (5_000_000_001, 500_000_000, "a tenth of the model"),
+        (SMALLEST_BUCKET * BUCKETS, 1_000_000, "of the model, so that"),
+        (SMALLEST_BUCKET * BUCKETS * 12 + 1, 12_000_000, "of the model, so that"),
+        (LARGEST_BUCKET * BUCKETS + BUCKETS - 1, 500_000_000, "of the model, so that"),
         (70_000_000_000, 500_000_000, "the most that auto takes, for 70,000,000,000 parameters"),
     ],
 )

@@ -71,13 +71,16 @@ class ZeroConfig(Section):
 
     reduce_bucket_size: Auto[Annotated[int, Field(gt=0)]] = Field(
         default=AUTO,
-        json_schema_extra={"deepspeed": "5e8 elements whatever the model: 2 GB of fp32, and no overlap in a small model"},
+        json_schema_extra={
+            "deepspeed": "5e8 elements whatever the model: 2 GB of fp32, and no overlap in a small model"
+        },
     )
-    """Elements reduced at once. auto: a fifth of the model, between 1e6 and 5e8, so that reduction overlaps backward."""
+    """Elements reduced at once. auto: a fifth of the model, from 1e6 to 5e8, so that reduction overlaps backward."""
     allgather_bucket_size: Annotated[int, Field(gt=0)] = 500_000_000
     """Accepted: updated parameters travel in the buckets of the reduction, each at most this large."""
     overlap_comm: bool | None = Field(
-        default=None, json_schema_extra={"deepspeed": "unset means yes in stage 3 only; in dsx it means yes in every stage"}
+        default=None,
+        json_schema_extra={"deepspeed": "unset means yes in stage 3 only; in dsx it means yes in every stage"},
     )
     """Reduce while backward still runs. Unset means yes."""
     reduce_scatter: bool = True
@@ -91,7 +94,7 @@ class ZeroConfig(Section):
     round_robin_gradients: bool = False
     """Accepted: shards of a bucket are of equal size, so every rank always has the same part of each."""
     ignore_unused_parameters: bool = True
-    """Parameters without a gradient are left as they are. False: an update in which one has none is an error (stages 1-3)."""
+    """Parameters without a gradient are left alone. False: an update in which one has none is an error (stages 1-3)."""
     compute_grad_norm: bool = True
     """Accepted: the norm of the gradients is always known."""
     parameter_alignment: bool = False
@@ -114,7 +117,7 @@ class ZeroConfig(Section):
     max_live_parameters: Annotated[int, Field(gt=0)] = _stage3("max_live_parameters", 1_000_000_000)
     """Elements that may be whole at a time."""
     max_reuse_distance: Count = _stage3("max_reuse_distance", 1_000_000_000)
-    """Parameters that are used again within this many elements stay whole until then."""
+    """Parameters stay whole if they are used again before this many elements of others. 0: never."""
     module_granularity_threshold: Count = _stage3("module_granularity_threshold", 0)
     """Modules with fewer elements a parameter tensor on average are gathered as one, with all that is in them."""
     gather_16bit_weights_on_model_save: bool = _stage3("gather_16bit_weights_on_model_save", False)

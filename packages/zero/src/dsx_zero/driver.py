@@ -61,7 +61,7 @@ def sharded_driver(
         return (whole, "") if param.requires_grad else None
 
     members = members_of(model, families=families, binding=binding, precision=plan.precision, policy_of=policy_of)
-    place_frozen(model, {member.name for member in members}, plan)
+    place_frozen(model, {member.name for member in members}, plan, families=families, mesh=mesh)
     buckets = make_buckets(members, mesh=mesh, binding=binding)
     for bucket in buckets:
         bucket.adopt(seed=plan.config.seed)

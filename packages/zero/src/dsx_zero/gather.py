@@ -57,7 +57,9 @@ class Handle:
 class Gatherer:
     """Makes sharded buckets whole and lets them go; a :class:`dsx.flat.driver.Residency`."""
 
-    def __init__(self, model: nn.Module, buckets: Sequence[Bucket], *, units: dict[str, str], config: ZeroConfig) -> None:
+    def __init__(
+        self, model: nn.Module, buckets: Sequence[Bucket], *, units: dict[str, str], config: ZeroConfig
+    ) -> None:
         ordered = sorted(buckets, key=lambda bucket: -buckets.index(bucket))
         self.residents = [
             Resident(index, b, b.layout.numel, frozenset(b.params) if b.trainable else frozenset())
@@ -73,6 +75,8 @@ class Gatherer:
         self.traces = {True: Trace(sizes), False: Trace(sizes)}
         self.trace = self.traces[True]
         self.live = 0
+        self.latest: Resident | None = None
+        """The bucket that was used last."""
         self.running = 0
         """Forwards of the engine that are open."""
         self.backward_ran = False
@@ -153,6 +157,10 @@ class Gatherer:
 
     def use(self, resident: Resident) -> None:
         """The parameters of this bucket are needed now."""
+        before, self.latest = self.latest, resident
+        backward = not self.running and not torch.is_grad_enabled()
+        if backward and before is not None and before is not resident and not before.trainable:
+            self.used(before)  # no gradient will come to say that backward is done with a frozen bucket
         self.trace.note(resident.index)
         self.start(resident)
         self._finish(resident)
@@ -224,7 +232,7 @@ class Gatherer:
             resident.lent = True  # backward computes it again, and its own graph keeps no handles
             return
         distance = self.trace.distance(resident.index)
-        if distance is None or distance > self.max_reuse:
+        if distance is None or distance >= self.max_reuse:
             self.release(resident)
 
     def _take_back(self) -> None:

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 
 class OnDemand(dict[str, nn.Parameter | None]):
-    """A module's parameters, gathered when another module reads them: in a forward, or when backward computes one again."""
+    """A module's parameters, gathered when another module reads them, in a forward or where backward repeats one."""
 
-    def __init__(self, entries: dict[str, nn.Parameter | None], residents: dict[str, Resident], gatherer: Gatherer) -> None:
+    def __init__(
+        self, entries: dict[str, nn.Parameter | None], residents: dict[str, Resident], gatherer: Gatherer
+    ) -> None:
         super().__init__(entries)
         self.residents = residents
         self.gatherer = gatherer
@@ -41,7 +43,9 @@ def in_backward() -> bool:
 class ModuleHooks:
     """The hooks on one model, and how to take them off again."""
 
-    def __init__(self, model: nn.Module, by_name: dict[str, Resident], units: dict[str, str], gatherer: Gatherer) -> None:
+    def __init__(
+        self, model: nn.Module, by_name: dict[str, Resident], units: dict[str, str], gatherer: Gatherer
+    ) -> None:
         self.gatherer = gatherer
         self.handles: list[RemovableHandle] = []
         self.replaced: list[nn.Module] = []
