@@ -60,7 +60,8 @@ def wheel(session: nox.Session, name: str) -> str:
             shutil.copytree(folder, tree, ignore=shutil.ignore_patterns(*BUILT))
             shutil.copy(ROOT / "LICENSE", tree)
             session.run("python", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(made), str(tree), silent=True)
-            kept.parent.mkdir(parents=True, exist_ok=True)
+            for older in KEPT_WHEELS.glob(f"{name}-*"):
+                shutil.rmtree(older)
             shutil.copytree(made, kept)
     return str(next(kept.glob("*.whl")))
 
@@ -142,7 +143,7 @@ def types(session: nox.Session) -> None:
 def native(session: nox.Session) -> None:
     """Build the native library with CMake, run its C++ tests, then its Python tests against the wheel."""
     install(session, *BUILD_TOOLS)
-    session.run("cmake", "--preset", "default")
+    session.run("cmake", "--preset", "default", f"-DPython_EXECUTABLE={session.bin}/python")
     session.run("cmake", "--build", "--preset", "default")
     session.run("ctest", "--preset", "default")
     install_wheels(session, "core", "native", also=TEST_TOOLS)

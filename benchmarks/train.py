@@ -17,6 +17,7 @@ from benchmarks.processes import ROOT, run_ranks
 from benchmarks.table import Row, at_most, spread
 
 RANKS = 2
+MODEL = ROOT / "examples" / "quickstart"
 EXTENSIONS = ROOT / ".nox" / "torch_extensions"
 BUSY = 0.7
 """Load average at the start above which the machine counts as loaded."""
@@ -56,7 +57,7 @@ def entries(dtypes: Iterable[str]) -> list[Entry]:
 def run(entry: Entry, *, warm: int, steps: int, timeout: float = 900.0) -> list[dict[str, Any]]:
     """One round of one contestant."""
     environment = {
-        "PYTHONPATH": str(ROOT / "examples" / "quickstart"),
+        "PYTHONPATH": os.pathsep.join((str(MODEL), os.environ.get("PYTHONPATH", ""))),
         "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
         "LOCAL_SIZE": str(RANKS),
     }

@@ -14,6 +14,7 @@ def pages(root):
     yield from (root / name for name in ("README.md", "CONTRIBUTING.md"))
     yield from sorted((root / "docs").rglob("*.md"))
     yield from sorted((root / "packages").glob("*/README.md"))
+    yield root / "native" / "README.md"
     yield from sorted((root / "examples").rglob("README.md"))
 
 

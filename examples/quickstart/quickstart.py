@@ -77,7 +77,7 @@ def main() -> int:
     }
     (args.out / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
     curves = [
-        (f"{told['ranks']} rank(s), ZeRO stage {told['stage']}", told["first_update"], told["losses"])
+        (f"ranks: {told['ranks']}, ZeRO stage {told['stage']}", told["first_update"], told["losses"])
         for told in (first, resumed)
     ]
     picture(curves, args.out / "loss.png", title="A small GPT learns Python's library, byte by byte")

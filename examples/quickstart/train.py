@@ -101,7 +101,6 @@ def learn(engine: dsx.Engine, *, last: int) -> dict[str, Any]:
     plan = engine.plan
     losses: list[float] = []
     with Bar(first=engine.global_steps, last=last, shown=plan.world.rank == 0) as bar:
-        bar.console.print(plan.precision.describe(), soft_wrap=True)
         started = time.perf_counter()
         while engine.global_steps < last:
             losses.append(float(engine.train_batch()))

@@ -16,7 +16,7 @@
 namespace dsx {
 namespace {
 
-constexpr std::size_t alignment = 64;
+constexpr std::size_t alignment = 64;  // of ranges, in elements: whole blocks, and no cache line for two threads
 constexpr std::size_t least_per_thread = 1 << 14;  // below this, waking a helper costs more than it gains
 constexpr std::size_t elements_at_a_time = 1 << 16;
 

@@ -35,19 +35,21 @@ def adam_step(
     receives the new weights. ``step`` is the index of this update, from 1. Runs on ``torch.get_num_threads()``
     threads. Raises KernelError, with nothing changed.
     """
-    n = shard.numel() if isinstance(shard, torch.Tensor) else 0
-    memory = {
-        "shard": address("shard", shard, n=n),
-        "grad": address("grad", grad, n=n),
-        "exp_avg": address("exp_avg", exp_avg, n=n, dtypes=STATES),
-        "exp_avg_sq": address("exp_avg_sq", exp_avg_sq, n=n, dtypes=STATES),
-        "copy_out": NOTHING if copy_out is None else address("copy_out", copy_out, n=n),
-    }
+    at_shard = address("shard", shard)
+    n = shard.numel()
+    at_grad = address("grad", grad, n=n)
+    at_exp_avg = address("exp_avg", exp_avg, n=n, dtypes=STATES)
+    at_exp_avg_sq = address("exp_avg_sq", exp_avg_sq, n=n, dtypes=STATES)
+    at_copy = NOTHING if copy_out is None else address("copy_out", copy_out, n=n)
     if not isinstance(step, int):
         raise KernelError(f"step is {step!r}; wanted the index of this update as an int: pass int(step)")
     _core.adam_step(
         n,
-        **memory,
+        shard=at_shard,
+        grad=at_grad,
+        exp_avg=at_exp_avg,
+        exp_avg_sq=at_exp_avg_sq,
+        copy_out=at_copy,
         step=step,
         lr=float(lr),
         beta1=float(betas[0]),

@@ -17,8 +17,13 @@ NOTHING = (0, 0)
 """What crosses where an optional tensor is absent."""
 
 
-def address(name: str, tensor: torch.Tensor, *, n: int, dtypes: tuple[torch.dtype, ...] = FLOATS) -> tuple[int, int]:
-    """Address and dtype code of a contiguous CPU tensor of ``n`` elements in one of ``dtypes``, else a KernelError."""
+def address(
+    name: str, tensor: torch.Tensor, *, n: int | None = None, dtypes: tuple[torch.dtype, ...] = FLOATS
+) -> tuple[int, int]:
+    """Address and dtype code of a contiguous CPU tensor in one of ``dtypes``, of ``n`` elements where that is given.
+
+    Raises KernelError where it is anything else.
+    """
     if not isinstance(tensor, torch.Tensor):
         raise KernelError(f"{name} is a {type(tensor).__name__}; wanted a tensor")
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -30,7 +35,7 @@ def address(name: str, tensor: torch.Tensor, *, n: int, dtypes: tuple[torch.dtyp
         raise KernelError(f"{name} has {str(tensor.dtype).removeprefix('torch.')}; wanted one of {wanted}: convert it")
     if tensor.layout != torch.strided or not tensor.is_contiguous() or tensor.is_neg():
         raise KernelError(f"{name} is not contiguous; wanted elements in a row: pass .contiguous() or the flat view")
-    if tensor.numel() != n:
+    if n is not None and tensor.numel() != n:
         raise KernelError(f"{name} has {tensor.numel()} elements; wanted {n}, as the shard has: pass the same range")
     return tensor.data_ptr(), CODES[tensor.dtype]
 

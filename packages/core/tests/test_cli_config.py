@@ -95,7 +95,7 @@ def test_schema_to_stdout_and_to_a_file(tmp_path: Path, capsys: pytest.CaptureFi
 def test_plugins_lists_state_and_provisions(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("plugins") == 0
     output = capsys.readouterr().out
-    for part in ("core", "dsx-core", "active", "optimizer adam", "store directory"):
+    for part in ("core", "dsx-core", "active", "optimizer Adam", "store directory"):
         assert part in output
 
 

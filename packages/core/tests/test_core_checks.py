@@ -13,7 +13,7 @@ from dsx.config.explain import explain
 from dsx.config.root import DsxConfig
 from dsx.errors import PlanError, PluginError
 from dsx.planning.make import make_plan
-from dsx.plugin import STORE, API_VERSION, Component, PluginSpec, hookimpl
+from dsx.plugin import API_VERSION, STORE, Component, PluginSpec, hookimpl
 from dsx.plugin.manager import plugin_manager
 from dsx.plugin.types import World
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -59,7 +60,7 @@ def test_ranges_tile_the_buffer_and_slots_do_not_meet(
     borders = [layout.range(rank) for rank in range(degree)]
     assert borders[0][0] == 0
     assert borders[-1][1] == layout.numel == layout.shard_numel * degree
-    assert all(before[1] == after[0] for before, after in zip(borders, borders[1:], strict=False))
+    assert all(before[1] == after[0] for before, after in pairwise(borders))
     assert layout.shard_numel % align == 0
     filled: Counter[int] = Counter()
     for slot in layout.slots:

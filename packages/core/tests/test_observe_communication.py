@@ -22,10 +22,9 @@ from dsx.testing.ranks import run_ranks
 def _trained(section: dict[str, Any], steps: int | None) -> tuple[list[str], Account]:
     caught = io.StringIO()
     more = {} if steps is None else {"steps_per_print": steps}
-    with contextlib.redirect_stderr(caught):
-        with engine_of(comms_logger={"enabled": True, **section}, **more) as engine:
-            train(engine, micro_batches=3)
-            account = engine.comm_account()
+    with contextlib.redirect_stderr(caught), engine_of(comms_logger={"enabled": True, **section}, **more) as engine:
+        train(engine, micro_batches=3)
+        account = engine.comm_account()
     return caught.getvalue().splitlines(), account
 
 

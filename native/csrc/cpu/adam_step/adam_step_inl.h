@@ -1,16 +1,19 @@
 // The body of adam_step over `Lanes`. Included inside a nameless namespace, after the lanes of one instruction set.
 
+// What is called per block must not cost a call: compilers leave it out of line when it is used in two places.
+#define DSX_INLINE [[gnu::always_inline]] static inline
+
 // One column of memory in format D, seen as lanes of floats.
 template <Dtype D>
 struct Column {
     using Stored = std::conditional_t<D == Dtype::fp32, float, std::uint16_t>;
 
-    static Lanes::Pair load(const Stored* from) {
+    DSX_INLINE Lanes::Pair load(const Stored* from) {
         if constexpr (D == Dtype::fp32) return Lanes::load_fp32(from);
         if constexpr (D == Dtype::bf16) return Lanes::load_bf16(from);
         if constexpr (D == Dtype::fp16) return Lanes::load_fp16(from);
     }
-    static void store(Stored* to, Lanes::Pair a) {
+    DSX_INLINE void store(Stored* to, Lanes::Pair a) {
         if constexpr (D == Dtype::fp32) Lanes::store_fp32(to, a);
         if constexpr (D == Dtype::bf16) Lanes::store_bf16(to, a);
         if constexpr (D == Dtype::fp16) Lanes::store_fp16(to, a);
@@ -36,15 +39,18 @@ struct Spread {
     bool lerp_from_mean, decays_grad;
 };
 
-// Elements that are taken together: two cache lines of fp32, one of the 16-bit formats.
-constexpr std::size_t block_size = 32;
+// Elements that are taken together: four cache lines of fp32, two of the 16-bit formats. Within a block, two pairs of
+// registers of each column are loaded before any is stored.
+constexpr std::size_t block_size = 64;
+constexpr std::size_t pair_size = 2 * Lanes::width;
+constexpr std::size_t pairs = 2;
 constexpr std::size_t cache_line = 64;
 
 // How far ahead of its use memory is asked for, in bytes of each column: beyond what the processor's own prefetching
 // covers, and little enough for five columns to wait in the first-level cache. Less than 2 KiB gains nothing.
 constexpr std::uintptr_t ahead = 3072;
 
-static inline void ask_for(const void* block, std::size_t bytes) {
+DSX_INLINE void ask_for(const void* block, std::size_t bytes) {
     const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(block) + ahead;
     for (std::size_t k = 0; k < bytes; k += cache_line) __builtin_prefetch(reinterpret_cast<const void*>(first + k));
 }
@@ -56,8 +62,11 @@ struct Body {
     using Mean = Column<M>;
     using Square = Column<V>;
 
+    // Columns that advance alike are what the processor foresees by itself; asking too only costs there.
+    static constexpr bool asks = P != Dtype::fp32 || G != Dtype::fp32 || M != Dtype::fp32 || V != Dtype::fp32;
+
     // The update of one register's elements.
-    static inline void update(const Spread& f, Lanes::Vec& p, Lanes::Vec g, Lanes::Vec& m, Lanes::Vec& v) {
+    DSX_INLINE void update(const Spread& f, Lanes::Vec& p, Lanes::Vec g, Lanes::Vec& m, Lanes::Vec& v) {
         g = Lanes::mul(g, f.grad_factor);
         if (f.decays_grad) g = Lanes::mul_add(f.decay_grad, p, g);
         m = Lanes::mul_add(f.lerp_weight, Lanes::sub(g, m), f.lerp_from_mean ? m : g);
@@ -66,24 +75,30 @@ struct Body {
         p = Lanes::mul_add(f.minus_rate, Lanes::div(m, below), Lanes::mul(p, f.keep));
     }
 
+    DSX_INLINE void store_copy(unsigned char* copy, Dtype copy_dtype, std::size_t at, Lanes::Pair p) {
+        if (copy_dtype == Dtype::fp32) Lanes::store_fp32(reinterpret_cast<float*>(copy) + at, p);
+        if (copy_dtype == Dtype::bf16) Lanes::store_bf16(reinterpret_cast<std::uint16_t*>(copy) + at, p);
+        if (copy_dtype == Dtype::fp16) Lanes::store_fp16(reinterpret_cast<std::uint16_t*>(copy) + at, p);
+    }
+
     // One block. `copy` is null, or where its new weights go in `copy_dtype`.
-    static inline void block(const Spread& f, typename Shard::Stored* shard, const typename Grad::Stored* grad,
-                             typename Mean::Stored* mean, typename Square::Stored* square, unsigned char* copy,
-                             Dtype copy_dtype) {
-        for (std::size_t k = 0; k < block_size; k += 2 * Lanes::width) {
-            Lanes::Pair p = Shard::load(shard + k);
-            const Lanes::Pair g = Grad::load(grad + k);
-            Lanes::Pair m = Mean::load(mean + k);
-            Lanes::Pair v = Square::load(square + k);
-            update(f, p.low, g.low, m.low, v.low);
-            update(f, p.high, g.high, m.high, v.high);
-            Mean::store(mean + k, m);
-            Square::store(square + k, v);
-            Shard::store(shard + k, p);
-            if (copy_dtype == Dtype::none) continue;
-            if (copy_dtype == Dtype::fp32) Lanes::store_fp32(reinterpret_cast<float*>(copy) + k, p);
-            if (copy_dtype == Dtype::bf16) Lanes::store_bf16(reinterpret_cast<std::uint16_t*>(copy) + k, p);
-            if (copy_dtype == Dtype::fp16) Lanes::store_fp16(reinterpret_cast<std::uint16_t*>(copy) + k, p);
+    DSX_INLINE void block(const Spread& f, typename Shard::Stored* shard, const typename Grad::Stored* grad,
+                          typename Mean::Stored* mean, typename Square::Stored* square, unsigned char* copy,
+                          Dtype copy_dtype) {
+        for (std::size_t at = 0; at < block_size; at += pairs * pair_size) {
+            Lanes::Pair p[pairs], g[pairs], m[pairs], v[pairs];
+            for (std::size_t k = 0; k < pairs; ++k) g[k] = Grad::load(grad + at + k * pair_size);
+            for (std::size_t k = 0; k < pairs; ++k) m[k] = Mean::load(mean + at + k * pair_size);
+            for (std::size_t k = 0; k < pairs; ++k) v[k] = Square::load(square + at + k * pair_size);
+            for (std::size_t k = 0; k < pairs; ++k) p[k] = Shard::load(shard + at + k * pair_size);
+            for (std::size_t k = 0; k < pairs; ++k) {
+                update(f, p[k].low, g[k].low, m[k].low, v[k].low);
+                update(f, p[k].high, g[k].high, m[k].high, v[k].high);
+            }
+            for (std::size_t k = 0; k < pairs; ++k) Mean::store(mean + at + k * pair_size, m[k]);
+            for (std::size_t k = 0; k < pairs; ++k) Square::store(square + at + k * pair_size, v[k]);
+            for (std::size_t k = 0; k < pairs; ++k) Shard::store(shard + at + k * pair_size, p[k]);
+            for (std::size_t k = 0; k < pairs; ++k) store_copy(copy, copy_dtype, at + k * pair_size, p[k]);
         }
     }
 
@@ -99,34 +114,43 @@ struct Body {
 
         std::size_t i = begin;
         for (; i + block_size <= end; i += block_size) {
-            ask_for(shard + i, block_size * sizeof *shard);
-            ask_for(grad + i, block_size * sizeof *grad);
-            ask_for(mean + i, block_size * sizeof *mean);
-            ask_for(square + i, block_size * sizeof *square);
-            ask_for(copy + i * copy_size, block_size * copy_size);
+            if constexpr (asks) {
+                ask_for(shard + i, block_size * sizeof *shard);
+                ask_for(grad + i, block_size * sizeof *grad);
+                ask_for(mean + i, block_size * sizeof *mean);
+                ask_for(square + i, block_size * sizeof *square);
+                ask_for(copy + i * copy_size, block_size * copy_size);
+            }
             block(f, shard + i, grad + i, mean + i, square + i, copy + i * copy_size, copy_dtype);
         }
-        if (i < end) rest(f, copy_dtype, end - i, shard + i, grad + i, mean + i, square + i, copy + i * copy_size);
+        if (i < end) rest(t, factors, i, end - i);
     }
 
     // Less than a block: through a padded one, so that each element gets the very same arithmetic.
-    static void rest(const Spread& f, Dtype copy_dtype, std::size_t count, typename Shard::Stored* shard,
-                     const typename Grad::Stored* grad, typename Mean::Stored* mean, typename Square::Stored* square,
-                     unsigned char* copy) {
-        typename Shard::Stored p[block_size] = {};
-        typename Grad::Stored g[block_size] = {};
-        typename Mean::Stored m[block_size] = {};
-        typename Square::Stored v[block_size] = {};
-        alignas(float) unsigned char c[block_size * sizeof(float)];
-        std::memcpy(p, shard, count * sizeof *p);
-        std::memcpy(g, grad, count * sizeof *g);
-        std::memcpy(m, mean, count * sizeof *m);
-        std::memcpy(v, square, count * sizeof *v);
-        block(f, p, g, m, v, c, copy_dtype);
-        std::memcpy(shard, p, count * sizeof *p);
-        std::memcpy(mean, m, count * sizeof *m);
-        std::memcpy(square, v, count * sizeof *v);
-        if (copy_dtype != Dtype::none) std::memcpy(copy, c, count * size_of(copy_dtype));
+    static void rest(const AdamTensors& t, const AdamFactors& factors, std::size_t at, std::size_t count) {
+        typename Shard::Stored shard[block_size] = {};
+        typename Grad::Stored grad[block_size] = {};
+        typename Mean::Stored mean[block_size] = {};
+        typename Square::Stored square[block_size] = {};
+        alignas(float) unsigned char copy[block_size * sizeof(float)];
+        AdamTensors padded = t;
+        const auto lend = [&](void* column, void* room, std::size_t size) {
+            std::memcpy(room, static_cast<unsigned char*>(column) + at * size, count * size);
+            return room;
+        };
+        padded.shard = lend(t.shard, shard, sizeof *shard);
+        padded.grad = lend(const_cast<void*>(t.grad), grad, sizeof *grad);
+        padded.exp_avg = lend(t.exp_avg, mean, sizeof *mean);
+        padded.exp_avg_sq = lend(t.exp_avg_sq, square, sizeof *square);
+        padded.copy_out = copy;
+        range(padded, factors, 0, block_size);
+        const auto give_back = [&](void* column, const void* room, std::size_t size) {
+            std::memcpy(static_cast<unsigned char*>(column) + at * size, room, count * size);
+        };
+        give_back(t.shard, shard, sizeof *shard);
+        give_back(t.exp_avg, mean, sizeof *mean);
+        give_back(t.exp_avg_sq, square, sizeof *square);
+        if (t.copy_dtype != Dtype::none) give_back(t.copy_out, copy, size_of(t.copy_dtype));
     }
 };
 

@@ -102,6 +102,8 @@ class _Job:
             if verify:
                 share = names[self.group.rank :: self.group.size]
                 check_files(self.store, self.manifest, share, contents=True)
+
+        def turn_pages() -> None:
             self.stored = self._pages()
             self.source = Source(self.store, self.manifest)
 
@@ -110,11 +112,16 @@ class _Job:
             own.append(describe(self.lifted, versions={part.name: part.version for part in self.parts}))
 
         together(read, group=self.group, site="checkpoint.load.open")
+        # After every rank's share: a torn page is then known as such, whoever had to compare it.
+        together(turn_pages, group=self.group, site="checkpoint.load.pages")
         # Only now: parts may talk to other ranks while they gather their state.
         together(ask, group=self.group, site="checkpoint.load.ask")
         template = agree(own[0], group=self.group, site="checkpoint.load.template")
         where = f"checkpoint {tag!r} in {self.store.describe()}"
         refuse_other_model(template, self.manifest, self.stored, strict=self.strict, where=where)
+        for part in self.parts:
+            if part.check is not None and part.name in self.stored:
+                part.check(self.stored[part.name])
         return self.manifest
 
     def _files(self) -> list[str]:

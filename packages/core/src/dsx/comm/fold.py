@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -11,7 +12,9 @@ BLOCK = 1 << 16
 """Elements that are summed in fp32 at a time: the scratch stays in the cache."""
 
 _NARROW = (torch.bfloat16, torch.float16)
-_PAIRWISE: dict[str, Callable[..., Tensor]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
+_PAIRWISE: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+    {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
+)
 OPERATIONS = tuple(_PAIRWISE)
 
 

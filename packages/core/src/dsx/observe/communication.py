@@ -19,7 +19,7 @@ HEAD = ("operation", "calls", "MiB sent", "s waited", "MiB a call")
 
 
 class CommunicationObserver(Observer):
-    """Prints calls, bytes and waits of this rank by operation since the engine was built; with ``debug`` by site too."""
+    """Prints this rank's calls, bytes and waits since the engine was built, by operation; with ``debug`` by site."""
 
     def __init__(self, section: CommsLoggerSection, every: int | None) -> None:
         self.section = section
@@ -91,6 +91,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     every = [tuple(head), *(tuple(row) for row in rows)]
     widths = [max(len(row[column]) for row in every) for column in range(len(head))]
     return [
-        "  ".join(text.ljust(width) if not column else text.rjust(width) for column, (text, width) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            text.ljust(width) if not column else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in every
     ]

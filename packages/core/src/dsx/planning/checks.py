@@ -17,7 +17,7 @@ def core_problems(plan: Plan) -> Iterator[Problem]:
     if plan.config.checkpoint.use_node_local_storage and world.local_size < world.size:
         yield Problem(
             "checkpoint.use_node_local_storage",
-            f"found true with {world.size} ranks on several nodes: each node would keep a part of the checkpoint, which "
-            "then loads under no other number of ranks",
+            f"found true with {world.size} ranks on several nodes: each node would keep a part of the checkpoint, "
+            "which then loads under no other number of ranks",
             "checkpoint.use_node_local_storage=false and a folder that every node sees, or one node",
         )

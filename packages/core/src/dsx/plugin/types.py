@@ -206,6 +206,8 @@ class CheckpointPart:
     load: Callable[[Mapping[str, Any]], None]
     optimizer: bool = False
     """Left out when only weights are wanted."""
+    check: Callable[[Mapping[str, Any]], None] | None = None
+    """Looks at the file's plain data before anything is changed, alike on every rank; raises CheckpointError."""
 
 
 @dataclass(frozen=True, slots=True)
