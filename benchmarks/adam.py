@@ -7,15 +7,16 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.table import Row, spread
 
-RATE, BETAS, EPS, DECAY = 1e-3, (0.9, 0.95), 1e-8, 0.1
+SETTINGS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 FP32, BF16 = torch.float32, torch.bfloat16
 UNIT = "ns/element"
 SETTLE = 0.01
@@ -73,12 +74,12 @@ class Times:
 def rows(*, short: bool) -> list[Row]:
     """Each contest on one thread by processor time, and on two by the clock; then shares of a copy's bandwidth."""
     n = 1 << (24 if short else 25)
-    contestants = {**ours(n), **torchs(n), **deepspeeds(n), COPY: copy(n)}
+    contestants = everyone(n)
     before = torch.get_num_threads()
     found: list[Row] = []
     for threads in sorted({1, min(2, os.cpu_count() or 1)}):
         torch.set_num_threads(threads)
-        times = alternate(contestants, n=n, rounds=5 if short else 15, alone=threads == 1)
+        times = alternate(contestants, n=n, rounds=7 if short else 31, alone=threads == 1)
         where = "1 thread" if threads == 1 else f"{threads} threads"
         found += [result(contest, times, where) for contest in CONTESTS]
         found += [share(name, times, where) for name in BYTES if name != COPY]
@@ -87,13 +88,14 @@ def rows(*, short: bool) -> list[Row]:
 
 
 def alternate(contestants: Mapping[str, Callable[[], object]], *, n: int, rounds: int, alone: bool) -> Times:
-    """Time everyone once a round, in an order drawn anew: who goes first leaves its dirty cache lines to the next."""
+    """Time everyone once a round, in an order drawn anew, each from caches full of what nobody needs."""
     clock = time.process_time if alone else time.perf_counter
     draw = random.Random(0)
     times = Times({name: [] for name in contestants})
+    other = torch.ones(n)
     for number in range(rounds + 1):
-        order = draw.sample(list(contestants), len(contestants))
-        for name in order:
+        for name in draw.sample(list(contestants), len(contestants)):
+            other.sum()  # otherwise the next would write back the changed lines that the last one left
             time.sleep(SETTLE)
             started = clock()
             contestants[name]()
@@ -123,98 +125,87 @@ def share(name: str, times: Times, where: str) -> Row:
     return Row(f"bandwidth, {name}, {where}", mine, copied, "GB/s", mine / copied, None, "", None, "peer: torch's copy")
 
 
-def ours(n: int) -> dict[str, Callable[[], object]]:
-    """Our kernel over each mixture of dtypes."""
+@dataclass(frozen=True)
+class Memory:
+    """Weights, gradient and moments of one dtype each, which all contestants of that mixture share.
+
+    Where the system happened to put a tensor makes a difference of some percent: it must not decide.
+    """
+
+    weights: torch.nn.Parameter
+    moments: tuple[Tensor, Tensor]
+
+    def optimizer(self, made: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """An optimizer over these weights, with its states here too."""
+        made.step()
+        state = made.state[self.weights]
+        state["exp_avg"], state["exp_avg_sq"] = self.moments
+        return made
+
+
+def memory(n: int, weights: torch.dtype, moments: torch.dtype) -> Memory:
+    """Fresh memory; the gradient is in the dtype of the weights."""
+    parameter = torch.nn.Parameter(torch.zeros(n, dtype=weights))
+    parameter.grad = gradients(n).to(weights)
+    return Memory(parameter, (torch.zeros(n, dtype=moments), torch.zeros(n, dtype=moments)))
+
+
+def everyone(n: int) -> dict[str, Callable[[], object]]:
+    """All contestants by name: what each does for one update."""
+    wide, narrow = memory(n, FP32, FP32), memory(n, BF16, BF16)
+    mixed = Memory(wide.weights, narrow.moments)
+    low, low_grad, target = torch.zeros(n, dtype=BF16), gradients(n).to(BF16), torch.zeros(n)
+    source = gradients(n)
+
+    def with_copies(update: Callable[[], object]) -> Callable[[], object]:
+        """What a copy-out saves: an fp32 optimizer between bf16 gradients and bf16 weights."""
+
+        def update_and_copy() -> None:
+            assert wide.weights.grad is not None
+            wide.weights.grad.copy_(low_grad)
+            update()
+            low.copy_(wide.weights.detach())
+
+        return update_and_copy
+
+    found: dict[str, Callable[[], object]] = {
+        OURS: ours(wide),
+        OURS_BF16: ours(mixed),
+        OURS_COPIES: ours(wide, grad=low_grad, copy_out=low),
+        OURS_ALL_BF16: ours(narrow),
+        FUSED: wide.optimizer(torch.optim.AdamW([wide.weights], fused=True, **SETTINGS)).step,
+        LOOP: wide.optimizer(torch.optim.AdamW([wide.weights], foreach=False, **SETTINGS)).step,
+        FUSED_ALL_BF16: narrow.optimizer(torch.optim.AdamW([narrow.weights], fused=True, **SETTINGS)).step,
+        COPY: lambda: target.copy_(source),
+    }
+    if importlib.util.find_spec("deepspeed") is not None:
+        found[DEEPSPEED] = wide.optimizer(deepspeed_adamw(wide.weights)).step
+        found[DEEPSPEED_COPIES] = with_copies(found[DEEPSPEED])
+    found[FUSED_COPIES] = with_copies(found[FUSED])
+    return found
+
+
+def ours(held: Memory, *, grad: Tensor | None = None, copy_out: Tensor | None = None) -> Callable[[], object]:
+    """Our kernel, on the memory's own gradient or another."""
     from dsx_native.kernels import adam_step
 
-    def updates(
-        shard: torch.dtype, grad: torch.dtype, states: torch.dtype, copied: torch.dtype | None
-    ) -> Callable[[], object]:
-        weights, gradient = torch.zeros(n, dtype=shard), gradients(n, grad)
-        m, v = torch.zeros(n, dtype=states), torch.zeros(n, dtype=states)
-        low = None if copied is None else torch.zeros(n, dtype=copied)
-        count = iter(range(1, 1 << 30))
-
-        def update() -> None:
-            adam_step(
-                *(weights, gradient, m, v),
-                step=next(count),
-                lr=RATE,
-                betas=BETAS,
-                eps=EPS,
-                weight_decay=DECAY,
-                decoupled=True,
-                copy_out=low,
-            )
-
-        return update
-
-    return {
-        OURS: updates(FP32, FP32, FP32, None),
-        OURS_BF16: updates(FP32, FP32, BF16, None),
-        OURS_COPIES: updates(FP32, BF16, FP32, BF16),
-        OURS_ALL_BF16: updates(BF16, BF16, BF16, None),
-    }
+    gradient = held.weights.grad if grad is None else grad
+    assert gradient is not None
+    tensors = (held.weights.detach(), gradient, *held.moments)
+    settings = {**SETTINGS, "decoupled": True, "copy_out": copy_out}
+    count = iter(range(1, 1 << 30))
+    return lambda: adam_step(*tensors, step=next(count), **settings)
 
 
-def torchs(n: int) -> dict[str, Callable[[], object]]:
-    """torch's AdamW, fused and as a loop of tensor operations."""
-
-    def adamw(weights: Sequence[torch.nn.Parameter], *, fused: bool) -> torch.optim.Optimizer:
-        options = {"fused": True} if fused else {"foreach": False}
-        return torch.optim.AdamW(weights, lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY, **options)
-
-    return {
-        FUSED: adamw([parameter(n, FP32)], fused=True).step,
-        LOOP: adamw([parameter(n, FP32)], fused=False).step,
-        FUSED_COPIES: with_copies(n, lambda weights: adamw(weights, fused=True)),
-        FUSED_ALL_BF16: adamw([parameter(n, BF16)], fused=True).step,
-    }
-
-
-def deepspeeds(n: int) -> dict[str, Callable[[], object]]:
-    """DeepSpeed's kernel, which it compiles when it is first used; nobody where DeepSpeed is not installed."""
-    if importlib.util.find_spec("deepspeed") is None:
-        return {}
+def deepspeed_adamw(weights: torch.nn.Parameter) -> torch.optim.Optimizer:
+    """DeepSpeed's, which compiles its kernel when it is first used."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-    def adamw(weights: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        made: torch.optim.Optimizer = DeepSpeedCPUAdam(
-            weights, lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY, adamw_mode=True
-        )
-        return made
-
-    return {DEEPSPEED: adamw([parameter(n, FP32)]).step, DEEPSPEED_COPIES: with_copies(n, adamw)}
-
-
-def with_copies(n: int, make: Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]) -> Callable[[], object]:
-    """An fp32 optimizer between bf16 gradients and bf16 weights: what a copy-out saves."""
-    master, low, low_grad = parameter(n, FP32), torch.zeros(n, dtype=BF16), gradients(n, BF16)
-    optimizer = make([master])
-
-    def update() -> None:
-        assert master.grad is not None
-        master.grad.copy_(low_grad)
-        optimizer.step()
-        low.copy_(master.detach())
-
-    return update
-
-
-def copy(n: int) -> Callable[[], object]:
-    """One fp32 tensor into another."""
-    source, target = gradients(n, FP32), torch.zeros(n)
-    return lambda: target.copy_(source)
-
-
-def parameter(n: int, dtype: torch.dtype) -> torch.nn.Parameter:
-    """Weights with a gradient."""
-    made = torch.nn.Parameter(torch.zeros(n, dtype=dtype))
-    made.grad = gradients(n, dtype)
+    made: torch.optim.Optimizer = DeepSpeedCPUAdam([weights], adamw_mode=True, **SETTINGS)
     return made
 
 
-def gradients(n: int, dtype: torch.dtype) -> Tensor:
+def gradients(n: int) -> Tensor:
     """Plausible ones."""
-    return torch.randn(n, generator=torch.Generator().manual_seed(0)).mul_(1e-2).to(dtype)
+    return torch.randn(n, generator=torch.Generator().manual_seed(0)).mul_(1e-2)

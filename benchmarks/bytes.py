@@ -67,6 +67,7 @@ def send(stage: int, width: int) -> dict[str, Any]:
     """One rank: bytes that it and the whole machine send in a step; the quietest of several windows."""
     torch.set_num_threads(1)
     engine, x, count = engine_for(stage=stage, bf16=False, width=width)
+    x.requires_grad_()  # else backward does not need the first layer's weights, and stage 3 does not gather them again
     with engine:
         group = engine.data_group
         for _ in range(2):  # the first step allocates, the second follows the recorded order
@@ -97,7 +98,8 @@ def state_rows(worlds: tuple[int, ...]) -> list[Row]:
         for stage in STAGES:
             ranks = run_ranks("benchmarks.bytes:hold", {"stage": stage}, world=world)
             most = max(ranks, key=lambda rank: sum(rank["counted"].values()))
-            counted, buffers = most["counted"], most["counted"]["buffers"]
+            counted = most["counted"]
+            buffers = counted["buffers"] + counted["kept"]
             state = sum(counted.values()) - buffers
             wanted = formula(stage, most["parameters"], world)
             what = f"state, stage {stage}, {world} rank(s)"

@@ -88,7 +88,7 @@ def main() -> int:
     before, after = report["evaluation"].values()
     console.print(f"evaluation loss {before:.4f} → {after:.4f} nats a byte")
     verdict = "goes on from the same loss" if continuous else "DOES NOT go on from the same loss"
-    console.print(f"the second run {verdict}: {saved_at:.5f} saved, {resumed_at:.5f} resumed (± {tolerance})")
+    console.print(f"the second run {verdict}: {saved_at:.5f} → {resumed_at:.5f} (± {tolerance})")
     console.print(f"{report['seconds']:.0f} s; see {args.out / 'report.json'} and {args.out / 'loss.png'}")
     return 0 if continuous else 1
 

@@ -12,7 +12,8 @@ import torch
 from dsx.plugin.manager import plugin_manager
 from dsx.registry.registry import Registry
 from dsx_native import _core, kernels
-from dsx_native.plugin import SCORES, dsx_report, score
+from dsx_native.choice import SCORES, score
+from dsx_native.plugin import dsx_report
 
 
 def test_it_is_found_and_preferred_where_it_can_run() -> None:

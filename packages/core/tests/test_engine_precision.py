@@ -277,3 +277,24 @@ def test_modules_kept_in_fp32() -> None:
         assert math.isfinite(engine.get_global_grad_norm() or math.nan)
     kept = {name for name, dtype in dtypes.items() if dtype == torch.float32}
     assert kept == {f"blocks.{index}.norm.{part}" for index in range(2) for part in ("weight", "bias")}
+
+
+def test_batch_norm_trains_in_low_precision() -> None:
+    """Batch normalisation keeps fp32 weights beside its fp32 statistics, in a model of bf16 or fp16."""
+    for mode in ("bf16", "fp16"):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+        config = {
+            "train_micro_batch_size_per_gpu": 6,
+            "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+            mode: {"enabled": True},
+        }
+        with dsx.initialize(model=model, config=config)[0] as engine:
+            before = engine.full_state_dict()
+            engine.backward(engine(torch.randn(6, 4)).float().square().mean())
+            engine.step()
+            after = engine.full_state_dict()
+            assert model[1].weight.dtype == torch.float32
+            assert model[0].weight.dtype != torch.float32
+            assert not torch.equal(before["1.weight"], after["1.weight"])
+            assert not torch.equal(before["0.weight"], after["0.weight"])

@@ -55,7 +55,7 @@ def initialize(
     Args:
         args: a namespace whose ``deepspeed_config`` or ``dsx_config`` names a file, where ``config`` is not given.
         model: any module; on any device, or built under ``dsx.construct``.
-        optimizer: a torch optimizer over the model's parameters, or a callable that makes one; else the configuration's.
+        optimizer: a torch optimizer over the model's parameters, or a callable that makes one; else the configured one.
         model_parameters: what to train, as parameters or groups of them; all that require gradients by default.
         training_data: a dataset; the engine then deals it out over the data-parallel ranks.
         lr_scheduler: a torch scheduler over ``optimizer``, a callable that makes one, or ``None``.
@@ -73,7 +73,10 @@ def initialize(
     registry = Registry(manager)
     accelerator = choose(registry=registry)
     plan = make_plan(
-        _config(args, config, config_params), world=world_from_env(), facts=facts_of(model, accelerator), plugins=manager
+        _config(args, config, config_params),
+        world=world_from_env(),
+        facts=facts_of(model, accelerator),
+        plugins=manager,
     )
     if plan.world.size > 1 and dist_init_required is not False:
         init_distributed(
@@ -160,7 +163,9 @@ def construct(config: Config, *, plugins: Sequence[object | str] = ()) -> Iterat
     """
     manager = plugin_manager(extra=tuple(plugins))
     loaded = load_config(config, plugins=manager)
-    plan = make_plan(loaded, world=world_from_env(), facts=facts_of(None, choose(registry=Registry(manager))), plugins=manager)
+    plan = make_plan(
+        loaded, world=world_from_env(), facts=facts_of(None, choose(registry=Registry(manager))), plugins=manager
+    )
     with ExitStack() as stack:
         stack.enter_context(deferred())
         for tagged in manager.construct(plan):

@@ -30,7 +30,7 @@ class ShardedDriver(FlatDriver):
     refuse_unused: bool = False
 
     def update(self, *, factor: float = 1.0) -> None:
-        """One optimizer step; an EngineError, and no step, where every parameter must have a gradient and one has none."""
+        """One optimizer step; an EngineError and no step where a parameter has no gradient and each must have one."""
         if self.refuse_unused:
             arrived = {name for bucket in self.trainable for name in gradients_of(bucket).touched}
             missing = [name for bucket in self.trainable for name in bucket.params if name not in arrived]
@@ -71,5 +71,3 @@ def sharded_driver(
     driver.stage = config.stage
     driver.refuse_unused = not config.ignore_unused_parameters
     return driver
-
-

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from dsx.planning.plan import Plan
 
 SPEC = PluginSpec(
-    name="zero", api=1, summary="shards optimizer states, gradients and parameters", sections={"zero_optimization": ZeroConfig}
+    name="zero",
+    api=1,
+    summary="shards optimizer states, gradients and parameters",
+    sections={"zero_optimization": ZeroConfig},
 )
 SHARDED_FROM = {"optim": 1, "grad": 2, "param": 3}
 

@@ -27,13 +27,17 @@ def units_of(model: nn.Module, config: ZeroConfig) -> dict[str, str]:
 
 
 def _heads(model: nn.Module, config: ZeroConfig) -> Iterator[tuple[str, nn.Module]]:
-    """Modules gathered as one, the outermost first; blocks may hold lists of blocks, the outer one counts if it fits."""
+    """Modules gathered as one, the outermost first: of blocks that hold blocks, the outer one counts if it fits."""
     taken: list[str] = []
     modules = dict(model.named_modules())
     for path, module in modules.items():
         if any(path.startswith(f"{head}.") for head in taken):
             continue
-        if is_leaf(path, module, config) or is_coarse(module, config) or (_is_block(path, modules) and _fits(module, config)):
+        if (
+            is_leaf(path, module, config)
+            or is_coarse(module, config)
+            or (_is_block(path, modules) and _fits(module, config))
+        ):
             taken.append(path)
             yield path, module
 

@@ -47,6 +47,11 @@ class Scratch:
             buffer = torch.empty(wanted, dtype=torch.uint8)
         return buffer[:wanted].view(like.dtype)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept now."""
+        return sum(buffer.numel() for buffer in self._free)
+
     def give(self, tensors: list[Tensor]) -> None:
         """Take back what `take` gave; the largest are kept."""
         for tensor in tensors:
@@ -203,6 +208,10 @@ class GlooTransport:
                 if target != source:
                     phase.send(t, target=target)
         return _Simple(phase)
+
+    def kept_bytes(self) -> int:
+        """The buffers for what arrives."""
+        return self._scratch.nbytes
 
     def sever(self) -> None:
         """A receive that nobody answers closes the pairs when its time is over, and with them every wait."""

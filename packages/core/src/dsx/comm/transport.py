@@ -38,6 +38,9 @@ class Transport(Protocol):
     def sever(self) -> None:
         """Make every wait in this group end with an error, on this rank and its peers."""
 
+    def kept_bytes(self) -> int:
+        """Bytes kept between calls."""
+
 
 class Done:
     """Nothing is left to wait for."""
@@ -81,6 +84,10 @@ class LocalTransport:
     def sever(self) -> None:
         """Nobody waits."""
 
+    def kept_bytes(self) -> int:
+        """Nothing is kept."""
+        return 0
+
 
 def _copy(output: Tensor, input: Tensor) -> None:
     if output.data_ptr() != input.data_ptr() or output.dtype != input.dtype:
@@ -100,6 +107,10 @@ class NativeTransport:
         self.device = device
         self._group = group
         self._size = group.size()
+
+    def kept_bytes(self) -> int:
+        """What the backend keeps is its own."""
+        return 0
 
     def all_reduce(self, t: Tensor, *, op: str, record: Record) -> Pending:
         """The backend's all-reduce, as a ring moves it."""

@@ -56,11 +56,7 @@ def named_groups(model: nn.Module, params: Iterable[Any] | None) -> tuple[ParamG
     """
     names = {id(param): name for name, param in model.named_parameters()}
     given = list(model.parameters() if params is None else params)
-    raw: list[dict[str, Any]]
-    if given and isinstance(given[0], dict):
-        raw = [dict(group) for group in given]
-    else:
-        raw = [{"params": given}]
+    raw: list[dict[str, Any]] = given if given and isinstance(given[0], dict) else [{"params": given}]
     groups: list[ParamGroup] = []
     seen: dict[str, int] = {}
     for index, group in enumerate(raw):

@@ -60,15 +60,28 @@ def build_engine(
         materialise(model, device=device, seed=plan.config.seed, buffers=plan.precision.buffers)
         share_buffers(model, mesh)
         driver = make_driver(plan, model, families, binding, mesh=mesh, plugins=plugins)
-        schedule = make_schedule(plan.config.scheduler, client=lr_scheduler, optimizer=driver.optimizer, registry=registry)
+        schedule = make_schedule(
+            plan.config.scheduler, client=lr_scheduler, optimizer=driver.optimizer, registry=registry
+        )
         scaler = make_scaler(plan.config, parameter=plan.precision.parameter)
         engine = Engine(
-            plan, model, driver=driver, scaler=scaler, schedule=schedule, mesh=mesh, device=device,
-            accelerator=accelerator, plugins=plugins
+            plan,
+            model,
+            driver=driver,
+            scaler=scaler,
+            schedule=schedule,
+            mesh=mesh,
+            device=device,
+            accelerator=accelerator,
+            plugins=plugins,
         )
         keep_modules_in_fp32(engine)
         loop = plan.owners.get("loop")
-        engine.loop = AccumulationLoop(engine) if loop is None else plugins.call_owner(loop, "dsx_make_loop", plan=plan, engine=engine)
+        engine.loop = (
+            AccumulationLoop(engine)
+            if loop is None
+            else plugins.call_owner(loop, "dsx_make_loop", plan=plan, engine=engine)
+        )
         engine.observers = tuple(tagged.value for tagged in plugins.observers(plan, engine))
         announce(engine)
         return engine
@@ -96,9 +109,7 @@ def check_same_model(model: nn.Module, binding: OptimizerBinding, replicas: Coll
     if replicas.size == 1:
         return
     groups = {name: f"group {index}" for index, group in enumerate(binding.groups) for name in group.names}
-    mine = {
-        name: f"{tuple(param.shape)}, {groups.get(name, 'frozen')}" for name, param in model.named_parameters()
-    }
+    mine = {name: f"{tuple(param.shape)}, {groups.get(name, 'frozen')}" for name, param in model.named_parameters()}
     mark = hashlib.sha256(repr(list(mine.items())).encode()).hexdigest()
     if len(set(replicas.exchange_objects(mark, site="compare models"))) == 1:
         return
@@ -208,9 +219,7 @@ def replicated_policy(plan: Plan, **changes: Any) -> Policy:
     )
 
 
-def place_frozen(
-    model: nn.Module, held: set[str], plan: Plan, *, families: Sequence[Family], mesh: Mesh
-) -> None:
+def place_frozen(model: nn.Module, held: set[str], plan: Plan, *, families: Sequence[Family], mesh: Mesh) -> None:
     """Parameters that rest whole outside all buckets: in the parameter dtype, with the first rank's values."""
     for name, param in model.named_parameters():
         if name in held:

@@ -30,8 +30,8 @@ class Engine(EngineBase):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward, in the plan's precision.
 
-        With bf16 or fp16 parameters, floating-point inputs are cast to that dtype, unless ``fp16.auto_cast`` is given as
-        false; compute a loss that needs exact targets outside of the model.
+        With bf16 or fp16 parameters, floating-point inputs are cast to that dtype, unless ``fp16.auto_cast`` is given
+        as false; compute a loss that needs exact targets outside of the model.
         """
         self._open()
         for observer in self.observers:
@@ -230,7 +230,9 @@ class Engine(EngineBase):
 
     # Weights and state ---------------------------------------------------------------------------------------------
 
-    def gathered(self, names: Sequence[str] | None = None, *, writer: int | None = None) -> AbstractContextManager[None]:
+    def gathered(
+        self, names: Sequence[str] | None = None, *, writer: int | None = None
+    ) -> AbstractContextManager[None]:
         """Parameters whole within the context; with a writer rank, its edits reach all ranks."""
         self._open()
         return self.driver.gathered(names, writer=writer)
@@ -259,7 +261,12 @@ class Engine(EngineBase):
         """
         self._open()
         return saving.save(
-            self, Path(save_dir), tag=tag, client_state=client_state or {}, latest=save_latest, frozen=not exclude_frozen_parameters
+            self,
+            Path(save_dir),
+            tag=tag,
+            client_state=client_state or {},
+            latest=save_latest,
+            frozen=not exclude_frozen_parameters,
         )
 
     def load_checkpoint(
@@ -312,5 +319,7 @@ class Engine(EngineBase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close(whole=error is None)

@@ -91,7 +91,7 @@ def loss_of(outputs: Any) -> Tensor:
     if not isinstance(found, Tensor) or found.numel() != 1:
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise EngineError(
-            f"train_batch needs a loss from the model, found {shape}: return a scalar, an object with .loss, or a tuple "
-            "that begins with it; or write the loop with engine(...), engine.backward(loss), engine.step()"
+            f"train_batch needs a loss from the model, found {shape}: return a scalar, an object with .loss, or a "
+            "tuple that begins with it; or write the loop with engine(...), engine.backward(loss), engine.step()"
         )
     return found

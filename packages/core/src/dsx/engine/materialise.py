@@ -47,8 +47,8 @@ def materialise(model: nn.Module, *, device: torch.device, seed: int, buffers: t
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_meta:
                 raise EngineError(
-                    f"buffer {name!r} of a {type(module).__name__} is on the meta device: it was computed from parameters "
-                    "that are only described, or nothing fills it. Build this model outside of dsx.construct"
+                    f"buffer {name!r} of a {type(module).__name__} is on the meta device: it was computed from "
+                    "parameters that are only described, or nothing fills it. Build this model outside of dsx.construct"
                 )
             if buffer is not None:
                 dtype = buffers if buffers is not None and buffer.is_floating_point() else buffer.dtype
@@ -59,8 +59,8 @@ def _ready(name: str, param: Described, device: torch.device) -> nn.Parameter:
     """The same parameter on a real device, still without memory of its own."""
     if param.recorder is None and param._version != param.recipe.version:
         raise EngineError(
-            f"parameter {name!r} was initialised after its dsx.construct block had ended, where nothing is written down: "
-            "do it within the block, or after dsx.initialize inside engine.gathered(writer=0)"
+            f"parameter {name!r} was initialised after its dsx.construct block had ended, where nothing is written "
+            "down: do it within the block, or after dsx.initialize inside engine.gathered(writer=0)"
         )
     place = absent(tuple(param.shape), dtype=param.dtype, device=device)
     ready = nn.Parameter(place, requires_grad=param.requires_grad)
@@ -78,7 +78,9 @@ def _reset(module: nn.Module, path: str, bare: list[str], *, device: torch.devic
     for name in bare:
         param = module._parameters[name]
         assert param is not None
-        module._parameters[name] = nn.Parameter(torch.empty_like(param, device=device), requires_grad=param.requires_grad)
+        module._parameters[name] = nn.Parameter(
+            torch.empty_like(param, device=device), requires_grad=param.requires_grad
+        )
     for name, buffer in module._buffers.items():
         if buffer is not None and buffer.is_meta:
             module._buffers[name] = torch.empty_like(buffer, device=device)

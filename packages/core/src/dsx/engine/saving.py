@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsx.errors import CheckpointError
+from dsx.optim.schedule_driver import LRSchedule
 from dsx.plugin.kinds import STORE
 from dsx.plugin.types import CheckpointPart
 from dsx.registry.registry import Registry
@@ -15,18 +17,17 @@ if TYPE_CHECKING:
     from dsx.engine.engine import Engine
     from dsx.plugin.roles import Store
 
+LOGGER = logging.getLogger("dsx")
 COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
 
-def parts_of(engine: Engine) -> list[CheckpointPart]:
+def parts_of(engine: Engine, *, loading: bool = False) -> list[CheckpointPart]:
     """Model, optimizer, counters, scaler, schedule, loader, and what plugins add; names are unique."""
-    parts = list(engine.driver.parts())
+    parts = list(engine.driver.parts(loading=loading))
     parts.append(CheckpointPart("progress", 1, lambda: _progress(engine), lambda state: _load_progress(engine, state)))
     parts.append(CheckpointPart("scaler", 1, engine.scaler.state, engine.scaler.load, optimizer=True))
     if engine.schedule is not None:
-        parts.append(
-            CheckpointPart("schedule", 1, engine.schedule.state_dict, lambda s: engine.schedule.load_state_dict(dict(s)))  # type: ignore[union-attr]
-        )
+        parts.append(_schedule_part(engine.schedule))
     loader = engine.training_dataloader
     if loader is not None and hasattr(loader, "state_dict"):
         parts.append(CheckpointPart("loader", 1, loader.state_dict, lambda state: loader.load_state_dict(dict(state))))
@@ -36,6 +37,20 @@ def parts_of(engine: Engine) -> list[CheckpointPart]:
     if twice:
         raise CheckpointError(f"checkpoint parts {twice} are given twice: a plugin must name its part after itself")
     return parts
+
+
+def _schedule_part(schedule: LRSchedule) -> CheckpointPart:
+    def check(stored: Mapping[str, Any]) -> None:
+        saved, own = (len(state.get("base_lrs", state.get("groups", ()))) for state in (stored, schedule.state_dict()))
+        if saved != own:
+            raise CheckpointError(
+                f"the checkpoint's schedule is for {saved} parameter groups, this one for {own}. Nothing was changed. "
+                "Make the same groups, or load with load_lr_scheduler_states=False"
+            )
+
+    return CheckpointPart(
+        "schedule", 1, schedule.state_dict, lambda state: schedule.load_state_dict(dict(state)), check=check
+    )
 
 
 def _progress(engine: Engine) -> dict[str, Any]:
@@ -66,6 +81,11 @@ def save(
     from dsx.checkpoint.save import save as write
 
     name = tag if tag is not None else f"global_step{engine.global_steps}"
+    begun, whole = engine.micro_steps % engine.gradient_accumulation_steps(), engine.gradient_accumulation_steps()
+    if begun and engine.plan.world.rank == 0:
+        LOGGER.warning(
+            "checkpoint %r is saved after %d of %d micro-batches: their gradients are not in it", name, begun, whole
+        )
     for observer in engine.observers:
         observer.before_save(engine, root / name)
     parts = parts_of(engine)
@@ -118,7 +138,7 @@ def load(
 
     engine.zero_grad()
     wanted = []
-    for part in parts_of(engine):
+    for part in parts_of(engine, loading=True):
         if part.optimizer and not optimizer:
             continue
         if part.name == "schedule" and not schedule:
@@ -126,11 +146,11 @@ def load(
         if part.name in ("progress", "loader") and not progress:
             continue
         wanted.append(part)
-    found = read(root, tag=tag, parts=wanted, group=engine.mesh.world_group, store=store_of(engine, root), strict=strict)
+    found = read(
+        root, tag=tag, parts=wanted, group=engine.mesh.world_group, store=store_of(engine, root), strict=strict
+    )
     if not progress:
         engine.micro_steps = 0
     if engine.schedule is not None:
         engine.schedule.refresh()
     return root / found.tag, dict(found.client_state)
-
-

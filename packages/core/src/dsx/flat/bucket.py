@@ -102,9 +102,7 @@ class Bucket:
             self.drop()
             return
         self.shard = self.own(whole)
-        if not self.trainable:
-            self.master = self.shard
-        elif same:
+        if not self.trainable or same:
             self.master = self.shard
         else:
             self.master = precise if self.layout.degree == 1 else self.own(precise).clone()

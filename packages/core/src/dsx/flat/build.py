@@ -74,14 +74,24 @@ def members_of(
         policy, unit = answer
         group = groups.get(name, -1)
         found.append(
-            Member(name, param, family_of(name, param, families), group, precision_of(name, precision, group >= 0), policy, unit)
+            Member(
+                name,
+                param,
+                family_of(name, param, families),
+                group,
+                precision_of(name, precision, group >= 0),
+                policy,
+                unit,
+            )
         )
     return found
 
 
 def precision_of(name: str, policy: PrecisionPolicy, trainable: bool) -> Precision:
     """The dtypes of one parameter; a frozen one has no master, and ``keep_fp32`` modules stay in fp32."""
-    if any(name == prefix or name.startswith(prefix + ".") or f".{prefix}." in f".{name}" for prefix in policy.keep_fp32):
+    if any(
+        name == prefix or name.startswith(prefix + ".") or f".{prefix}." in f".{name}" for prefix in policy.keep_fp32
+    ):
         return Precision(torch.float32, torch.float32, torch.float32, torch.float32)
     master = policy.master if trainable else policy.parameter
     return Precision(policy.parameter, policy.accumulate, policy.reduce, master)
@@ -96,7 +106,9 @@ def make_buckets(members: Iterable[Member], *, mesh: Mesh, binding: OptimizerBin
         together.setdefault(member.key, []).append(member)
     buckets = []
     for group in together.values():
-        whole = binding.ownership == "parameter" and group[0].policy.shard_state and not group[0].policy.shard_parameters
+        whole = (
+            binding.ownership == "parameter" and group[0].policy.shard_state and not group[0].policy.shard_parameters
+        )
         limit = sum(m.param.numel() for m in group) if whole else group[0].policy.bucket_numel
         for indices in chunk([member.param.numel() for member in reversed(group)], limit=limit):
             backward = list(reversed(group))

@@ -1,4 +1,4 @@
-"""The driver: accumulate, reduce, own shard, update, publish. One path for every stage; policies say what rests where."""
+"""The driver: accumulate, reduce, own shard, update, publish. One path for every stage; policies say what rests."""
 
 from __future__ import annotations
 
@@ -210,7 +210,9 @@ class FlatDriver:
         if names is not None:
             unknown = [name for name in names if self.canonical(name) not in params]
             if unknown:
-                raise EngineError(f"gathered() found no parameter named {unknown[0]!r}{did_you_mean(unknown[0], params)}")
+                raise EngineError(
+                    f"gathered() found no parameter named {unknown[0]!r}{did_you_mean(unknown[0], params)}"
+                )
             params = {name: params[name] for name in dict.fromkeys(map(self.canonical, names))}
         chosen = [bucket for bucket in self.buckets if params.keys() & bucket.params.keys()]
         with self.residency.hold(chosen), access.watched(params, chosen, writer=writer, world=self.world):
@@ -233,9 +235,9 @@ class FlatDriver:
         """Whole fp32 weights and buffers by name, on the host, on each rank; a collective."""
         return state.full_state_dict(self)
 
-    def parts(self) -> list[CheckpointPart]:
+    def parts(self, *, loading: bool = False) -> list[CheckpointPart]:
         """Model and optimizer as named boxes."""
-        return state.parts(self)
+        return state.parts(self, loading=loading)
 
     def state_bytes(self) -> tuple[StateBytes, StateBytes]:
         """(predicted, counted) for this rank, at rest after a backward."""

@@ -49,7 +49,11 @@ def counted_bytes(driver: FlatDriver) -> StateBytes:
         for state in driver.optimizer.state.values():
             optimizer += [value for value in state.values() if isinstance(value, Tensor)]
     return StateBytes(
-        _storage_bytes(weights), _storage_bytes(gradients), _storage_bytes(optimizer), _storage_bytes(driver.model.buffers())
+        _storage_bytes(weights),
+        _storage_bytes(gradients),
+        _storage_bytes(optimizer),
+        _storage_bytes(driver.model.buffers()),
+        kept=driver.reducer.buffers_kept.nbytes + driver.mesh.kept_bytes(),
     )
 
 

@@ -24,6 +24,11 @@ class Buffers:
                 return self.free.pop(index)
         return torch.empty(numel, dtype=dtype, device=device)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept now."""
+        return sum(buffer.nbytes for buffer in self.free)
+
     def give(self, buffer: Tensor) -> None:
         """Take a buffer back; the oldest go when there are too many."""
         self.free.append(buffer)

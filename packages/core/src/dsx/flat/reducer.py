@@ -53,9 +53,9 @@ class Reducer:
         """Reductions under way, oldest first: more than a few would keep the whole gradient in memory."""
         self.announced: list[Work] = []
         """Rounds of agreement that this rank has joined without reading them."""
-        buffers = Buffers()
+        self.buffers_kept = Buffers()
         for bucket in self.buckets:
-            bucket.gradients = Gradients(bucket, buffers=buffers)
+            bucket.gradients = Gradients(bucket, buffers=self.buffers_kept)
             for name, param in bucket.params.items():
                 self.handles.append(param.register_post_accumulate_grad_hook(self._hook(bucket, name)))
 
@@ -150,7 +150,10 @@ class Reducer:
             gradients_of(bucket).clear()
         self.launched = 0
         self.settled = True
-        for group in {self.control, *(g for bucket in self.buckets for g in (bucket.shard_group, bucket.replica_group))}:
+        for group in {
+            self.control,
+            *(g for bucket in self.buckets for g in (bucket.shard_group, bucket.replica_group)),
+        }:
             group.mark()
 
     def close(self) -> None:

@@ -58,7 +58,9 @@ def full_state_dict(driver: FlatDriver) -> dict[str, Tensor]:
         found[name] = _host(param.data)
     ordered = {name: found[name] for name, _ in driver.model.named_parameters()}
     ordered.update({alias: ordered[name] for alias, name in driver.aliases.items()})
-    ordered.update({name: buffer.detach().to("cpu", copy=True) for name, buffer in persistent_buffers(driver.model).items()})
+    ordered.update(
+        {name: buffer.detach().to("cpu", copy=True) for name, buffer in persistent_buffers(driver.model).items()}
+    )
     return ordered
 
 
@@ -70,7 +72,7 @@ def _host(tensor: Tensor) -> Tensor:
 # Checkpoint parts --------------------------------------------------------------------------------------------------
 
 
-def parts(driver: FlatDriver) -> list[CheckpointPart]:
+def parts(driver: FlatDriver, *, loading: bool) -> list[CheckpointPart]:
     """The model, and the optimizer where there is one."""
     found = [CheckpointPart("model", 1, lambda: model_state(driver), lambda state: load_model(driver, state))]
     if driver.updater is not None:
@@ -78,7 +80,7 @@ def parts(driver: FlatDriver) -> list[CheckpointPart]:
             CheckpointPart(
                 "optimizer",
                 1,
-                lambda: optimizer_state(driver),
+                lambda: optimizer_state(driver, loading=loading),
                 lambda state: load_optimizer(driver, state),
                 optimizer=True,
                 check=lambda stored: check_groups(driver, stored),
@@ -122,11 +124,15 @@ def owned_pieces(driver: FlatDriver) -> Iterator[tuple[Bucket, Span, Piece]]:
             yield bucket, span, piece
 
 
-def optimizer_state(driver: FlatDriver) -> dict[str, Any]:
-    """Moments as boxes under ``moments/<key>/<name>``; counters and scalars as plain data by name."""
+def optimizer_state(driver: FlatDriver, *, loading: bool) -> dict[str, Any]:
+    """Moments as boxes under ``moments/<key>/<name>``; counters and scalars as plain data by name.
+
+    Pieces that were never updated are described by fresh state, which stays only if a load is to fill it.
+    """
     assert driver.updater is not None
-    driver.updater.init_state(driver.pieces)
     states = driver.optimizer.state
+    fresh = [piece for piece in driver.pieces if not states.get(piece.master)]
+    driver.updater.init_state(driver.pieces)
     scalars: dict[str, dict[str, Any]] = {}
     keys: dict[str, dict[str, torch.dtype]] = {}
     for _, span, piece in owned_pieces(driver):
@@ -149,6 +155,8 @@ def optimizer_state(driver: FlatDriver) -> dict[str, Any]:
                     span, piece = held[slot.name]
                     pieces = ((span.start, states[piece.master][key].view(-1)),)
                 moments.setdefault(key, {})[slot.name] = Boxes(f"{key} of {slot.name}", slot.shape, dtype, pieces)
+    for piece in () if loading else fresh:
+        states.pop(piece.master, None)
     return {
         "moments": moments,
         "steps": dict(driver.steps),
@@ -162,8 +170,8 @@ def check_groups(driver: FlatDriver, stored: Mapping[str, Any]) -> None:
     saved, own = len(stored["groups"]), len(driver.optimizer.param_groups)
     if saved != own:
         raise CheckpointError(
-            f"the checkpoint's optimizer has {saved} parameter groups, this one {own}. Nothing was changed. Make the same "
-            "groups, or load with load_optimizer_states=False"
+            f"the checkpoint's optimizer has {saved} parameter groups, this one {own}. Nothing was changed. Make the "
+            "same groups, or load with load_optimizer_states=False"
         )
 
 

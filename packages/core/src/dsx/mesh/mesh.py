@@ -102,6 +102,10 @@ class Mesh:
                 total.add(op, calls=cost.calls, sent=cost.bytes, seconds=cost.seconds)
         return total
 
+    def kept_bytes(self) -> int:
+        """Bytes that all groups keep between collectives, to receive into."""
+        return sum(group.transport.kept_bytes() for group in self._groups.values())
+
     def listen(self, listener: Listener | None) -> None:
         """Tell this of every collective as it ends, in groups that are and that will be; ``None``: nobody."""
         self._listener = listener

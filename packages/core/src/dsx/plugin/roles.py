@@ -37,9 +37,12 @@ class StateBytes:
     optimizer: int
     """Moments, and master weights where they are not the parameters themselves."""
     buffers: int
+    kept: int = 0
+    """Memory beside the state, kept for gradients on their way and for collectives: counted, never predicted."""
 
     @property
     def total(self) -> int:
+        """The state: all but what is kept beside it."""
         return self.parameters + self.gradients + self.optimizer + self.buffers
 
 
@@ -98,14 +101,14 @@ class Driver(Protocol):
     def full_state_dict(self) -> dict[str, Tensor]:
         """Whole fp32 weights and buffers by name, on the host, on each rank."""
 
-    def parts(self) -> list[CheckpointPart]:
-        """Model and optimizer as named boxes."""
+    def parts(self, *, loading: bool = False) -> list[CheckpointPart]:
+        """Model and optimizer as named boxes, to be written, or to be filled."""
 
     def state_bytes(self) -> tuple[StateBytes, StateBytes]:
         """(predicted, counted) for this rank."""
 
     def close(self, *, whole: bool = True) -> None:
-        """Release hooks and buffers. The module keeps whole weights; without ``whole`` no collective is made for them."""
+        """Release hooks and buffers. The module keeps whole weights; without ``whole`` none are gathered."""
 
 
 class Loop(Protocol):

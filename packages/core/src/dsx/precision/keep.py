@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
@@ -33,6 +34,10 @@ def kept_names(policy: PrecisionPolicy, model: nn.Module) -> frozenset[str]:
     if policy.keep_fp32_from_model:
         for pattern in _wishes(model):
             kept.update(name for name in names if _matches(name, pattern))
+    if policy.parameter != torch.float32:
+        # Their statistics are fp32, and torch normalises in one dtype.
+        norms = [path for path, module in model.named_modules() if isinstance(module, _BatchNorm)]
+        kept.update(name for name in names if name.rpartition(".")[0] in norms)
     return frozenset(kept)
 
 

@@ -48,6 +48,10 @@ class MirrorTransport:
         """The source holds the same."""
         return self._sent(t.numel() * t.element_size() * (self._size - 1) if source == self._rank else 0)
 
+    def kept_bytes(self) -> int:
+        """Nothing is kept."""
+        return 0
+
     def sever(self) -> None:
         """Nobody waits."""
 
