@@ -29,7 +29,7 @@ static inline float float_of(std::uint32_t bits) {
 
 static inline float from_bf16(std::uint16_t value) { return float_of(static_cast<std::uint32_t>(value) << 16); }
 
-// To nearest, ties to even. A NaN stays one: rounding up its payload could carry into the sign, so it is cut and quieted.
+// To nearest, ties to even. A NaN stays one: rounding its payload up could carry into the sign, so it is cut, quieted.
 static inline std::uint16_t to_bf16(float value) {
     const std::uint32_t bits = bits_of(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x0040u);

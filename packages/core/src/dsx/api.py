@@ -72,18 +72,11 @@ def initialize(
     manager = plugins if isinstance(plugins, PluginManager) else plugin_manager(extra=tuple(plugins))
     registry = Registry(manager)
     accelerator = choose(registry=registry)
-    plan = make_plan(
-        _config(args, config, config_params),
-        world=world_from_env(),
-        facts=facts_of(model, accelerator),
-        plugins=manager,
-    )
+    chosen = _config(args, config, config_params)
+    plan = make_plan(chosen, world=world_from_env(), facts=facts_of(model, accelerator), plugins=manager)
     if plan.world.size > 1 and dist_init_required is not False:
-        init_distributed(
-            device_type=accelerator.device_type,
-            timeout=plan.config.comm_timeout,
-            init_method=meeting_place(plan.world, distributed_port),
-        )
+        place = meeting_place(plan.world, distributed_port)
+        init_distributed(device_type=accelerator.device_type, timeout=plan.config.comm_timeout, init_method=place)
     engine = build_engine(
         plan,
         model,
