@@ -20,7 +20,7 @@ class Policy:
     """Parameters rest as shards and are gathered around their use."""
     overlap: bool = True
     """Reduction runs beside the backward that feeds it."""
-    bucket_numel: int = 1 << 22
+    bucket_numel: int = 1 << 21
     """Elements in one reduction."""
     average: bool = True
     """Gradients are the mean over replicas, not the sum."""

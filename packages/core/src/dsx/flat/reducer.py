@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 IN_FLIGHT = 2
-"""Reductions that may run beside backward where gradients rest as shards."""
+"""Reductions that may run beside backward: more would keep more memory."""
 AGREE = "agree on reductions"
 
 
@@ -50,7 +50,7 @@ class Reducer:
         self.handles: list[RemovableHandle] = []
         self.names = [name for bucket in self.buckets for name in bucket.params]
         self.in_flight: deque[Gradients] = deque()
-        """Reductions under way, oldest first: more than a few would keep the whole gradient in memory."""
+        """Reductions under way, oldest first."""
         self.announced: list[Work] = []
         """Rounds of agreement that this rank has joined without reading them."""
         self.buffers_kept = Buffers()
@@ -89,8 +89,6 @@ class Reducer:
 
     def _launch(self, gradients: Gradients) -> None:
         gradients.launch()
-        if not gradients.separate:
-            return
         self.in_flight.append(gradients)
         if len(self.in_flight) > IN_FLIGHT:
             self.in_flight.popleft().finish()
