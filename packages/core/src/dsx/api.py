@@ -15,8 +15,8 @@ from torch import nn
 from dsx.accelerator.base import choose
 from dsx.config.load import load_config
 from dsx.config.root import DsxConfig
+from dsx.deferred.recorder import deferred
 from dsx.engine.build import build_engine
-from dsx.engine.deferred import deferred
 from dsx.engine.engine import Engine
 from dsx.errors import ConfigError
 from dsx.mesh.init import init_distributed

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from torch import nn
 
-from dsx.engine.binding import OptimizerBinding
 from dsx.engine.build import place_frozen, replicated_policy
 from dsx.errors import EngineError
 from dsx.flat.build import make_buckets, members_of
@@ -15,6 +14,7 @@ from dsx.flat.driver import FlatDriver
 from dsx.flat.policy import Policy
 from dsx.flat.reducer import gradients_of
 from dsx.mesh.mesh import Mesh
+from dsx.optim.binding import OptimizerBinding
 from dsx.planning.plan import Plan
 from dsx.plugin import Family
 from dsx_zero.config import ZeroConfig

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dsx.config.root import DsxConfig
-    from dsx.engine.binding import OptimizerBinding
     from dsx.mesh.mesh import Mesh
+    from dsx.optim.binding import OptimizerBinding
     from dsx.planning.plan import Plan
 
 SPEC = PluginSpec(

@@ -11,17 +11,17 @@ import torch
 from torch import nn
 
 from dsx.comm.collectives import Collectives
-from dsx.engine.binding import OptimizerBinding, named_groups
-from dsx.engine.deferred import fill
+from dsx.deferred.materialise import materialise, seed_of
+from dsx.deferred.recorder import fill
 from dsx.engine.engine import Engine
 from dsx.engine.loop import AccumulationLoop
-from dsx.engine.materialise import materialise, seed_of
 from dsx.errors import PlanError
 from dsx.flat.build import family_of, make_buckets, members_of
 from dsx.flat.driver import FlatDriver
 from dsx.flat.policy import Policy
 from dsx.mesh.mesh import Mesh
 from dsx.observe.start import announce
+from dsx.optim.binding import OptimizerBinding, named_groups
 from dsx.optim.make import make_optimizer, optimizer_class, ownership_of
 from dsx.optim.schedule_driver import make_schedule
 from dsx.planning.plan import Plan

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dsx.comm.collectives import Collectives
-from dsx.engine.deferred import fill
-from dsx.engine.materialise import absent, seed_of
+from dsx.deferred.materialise import absent, seed_of
+from dsx.deferred.recorder import fill
 from dsx.errors import EngineError
 from dsx.flat.layout import Layout, Slot, Span
 from dsx.flat.policy import Policy

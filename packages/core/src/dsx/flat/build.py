@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from dsx.engine.binding import OptimizerBinding
 from dsx.errors import PluginError
 from dsx.flat.bucket import Bucket, Precision
 from dsx.flat.layout import chunk, make_layout
 from dsx.flat.policy import Policy
 from dsx.mesh.mesh import Mesh
+from dsx.optim.binding import OptimizerBinding
 from dsx.plugin.types import Family
 from dsx.precision.policy import PrecisionPolicy
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from dsx.comm.collectives import Collectives
-from dsx.engine.binding import OptimizerBinding
 from dsx.errors import EngineError, did_you_mean
 from dsx.flat import access, footprint, state
 from dsx.flat.bucket import Bucket
@@ -19,6 +18,7 @@ from dsx.flat.norms import global_norm
 from dsx.flat.policy import Policy
 from dsx.flat.reducer import Reducer, gradients_of
 from dsx.mesh.mesh import Mesh
+from dsx.optim.binding import OptimizerBinding
 from dsx.optim.piece import Piece
 from dsx.plugin.roles import Norm, StateBytes
 from dsx.plugin.types import CheckpointPart

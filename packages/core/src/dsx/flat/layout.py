@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
-Ownership = Literal["element", "parameter"]
+from dsx.optim.piece import Ownership
+
 Shape = tuple[int, ...]
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor, nn
+
+Ownership = Literal["element", "parameter"]
+"""Whether an optimizer can update any range of a parameter by itself, or needs whole parameters."""
 
 
 @dataclass(slots=True)

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dsx.config.root import DsxConfig
-    from dsx.engine.binding import OptimizerBinding
     from dsx.engine.engine import Engine
     from dsx.mesh.mesh import Mesh
+    from dsx.optim.binding import OptimizerBinding
     from dsx.planning.plan import Plan
 
 hookspec = pluggy.HookspecMarker("dsx")

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dsx.engine.recipe import Recipe, Region, Step, Storage, Tape, metas, region_of, storage_of
+from dsx.deferred.recipe import Recipe, Region, Step, Storage, Tape, metas, region_of, storage_of
 from dsx.errors import EngineError
 
 _INIT = "torch.nn.init"

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from dsx.errors import ConfigError
-from dsx.flat.layout import Ownership
-from dsx.optim.piece import Piece
+from dsx.optim.piece import Ownership, Piece
 
 
 class Updater(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dsx.engine.deferred import Described
+from dsx.deferred.recorder import Described
 from dsx.errors import EngineError
 
 

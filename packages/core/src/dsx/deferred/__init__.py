@@ -1,0 +1,1 @@
+"""Models as descriptions: recorded while they are built, made real where they rest."""
