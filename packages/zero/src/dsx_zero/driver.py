@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from torch import nn
 
-from dsx.engine.build import place_frozen, replicated_policy
+from dsx.engine.build import cut_buckets, replicated_policy
 from dsx.errors import EngineError
-from dsx.flat.build import make_buckets, members_of
 from dsx.flat.driver import FlatDriver
 from dsx.flat.policy import Policy
 from dsx.flat.reducer import gradients_of
@@ -60,11 +59,7 @@ def sharded_driver(
             return replace(policy, bucket_numel=max(policy.bucket_numel, config.prefetch_bucket_size)), units[name]
         return (whole, "") if param.requires_grad else None
 
-    members = members_of(model, families=families, binding=binding, precision=plan.precision, policy_of=policy_of)
-    place_frozen(model, {member.name for member in members}, plan, families=families, mesh=mesh)
-    buckets = make_buckets(members, mesh=mesh, binding=binding)
-    for bucket in buckets:
-        bucket.adopt(seed=plan.config.seed)
+    buckets = cut_buckets(plan, model, families, binding, mesh=mesh, policy_of=policy_of)
     sharded = [bucket for bucket in buckets if bucket.policy.shard_parameters]
     gatherer = Gatherer(model, sharded, units=units, config=config) if sharded else None
     driver = ShardedDriver(model, buckets, binding=binding, mesh=mesh, residency=gatherer)

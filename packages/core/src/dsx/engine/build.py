@@ -16,7 +16,8 @@ from dsx.deferred.recorder import fill
 from dsx.engine.engine import Engine
 from dsx.engine.loop import AccumulationLoop
 from dsx.errors import PlanError
-from dsx.flat.build import family_of, make_buckets, members_of
+from dsx.flat.bucket import Bucket
+from dsx.flat.build import PolicyOf, family_of, make_buckets, members_of
 from dsx.flat.driver import FlatDriver
 from dsx.flat.policy import Policy
 from dsx.mesh.mesh import Mesh
@@ -192,18 +193,33 @@ def make_driver(
         )
         return driver
     policy = replicated_policy(plan)
-    members = members_of(
+    buckets = cut_buckets(
+        plan,
         model,
-        families=families,
-        binding=binding,
-        precision=plan.precision,
+        families,
+        binding,
+        mesh=mesh,
         policy_of=lambda name, param: (policy, "") if param.requires_grad else None,
     )
+    return FlatDriver(model, buckets, binding=binding, mesh=mesh)
+
+
+def cut_buckets(
+    plan: Plan,
+    model: nn.Module,
+    families: Sequence[Family],
+    binding: OptimizerBinding,
+    *,
+    mesh: Mesh,
+    policy_of: PolicyOf,
+) -> list[Bucket]:
+    """Buckets that have taken over the model's parameters under these policies; what none holds is placed whole."""
+    members = members_of(model, families=families, binding=binding, precision=plan.precision, policy_of=policy_of)
     place_frozen(model, {member.name for member in members}, plan, families=families, mesh=mesh)
     buckets = make_buckets(members, mesh=mesh, binding=binding)
     for bucket in buckets:
         bucket.adopt(seed=plan.config.seed)
-    return FlatDriver(model, buckets, binding=binding, mesh=mesh)
+    return buckets
 
 
 def replicated_policy(plan: Plan, **changes: Any) -> Policy:
