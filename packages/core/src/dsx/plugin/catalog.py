@@ -43,7 +43,7 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
         "onebitlamb": "dsx-compression",
         "zerooneadam": "dsx-compression",
     },
-    "partitioner": {"parameters": "dsx-pipeline", "uniform": "dsx-pipeline", "type": "dsx-pipeline"},
+    "partitioner": {"type": "dsx-pipeline", "profile": "dsx-pipeline"},
     "gate": {"topk": "dsx-moe", "top1": "dsx-moe", "top2": "dsx-moe"},
     "codec": {"onebit": "dsx-compression"},
 }

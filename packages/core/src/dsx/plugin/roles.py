@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dsx.plugin.types import CheckpointPart, Score
+from dsx.plugin.types import CheckpointPart, Layer, Score
 
 if TYPE_CHECKING:
     from dsx.checkpoint.manifest import FileRecord
@@ -191,3 +191,29 @@ class Runner(Protocol):
         self, *, nodes: Mapping[str, tuple[int, ...]], program: Sequence[str], environment: Mapping[str, str]
     ) -> list[list[str]]:
         """The commands to start here, all at once. ``nodes``: slots by machine; ``program``: script and arguments."""
+
+
+class Codec(Protocol):
+    """Numbers in fewer bytes, for the wire. Made once without arguments; pure, and alike on every rank.
+
+    Flat, contiguous tensors; ``values`` is fp32, bf16 or fp16, ``packed`` is uint8. A codec may lose precision, but
+    decodes zeros to zeros and, of what it has encoded itself, always the same.
+    """
+
+    name: str
+
+    def packed_bytes(self, numel: int) -> int:
+        """Bytes that so many numbers take, known beforehand on every rank; 0 for none."""
+
+    def encode(self, values: Tensor, packed: Tensor) -> None:
+        """Fill ``packed``, which has ``packed_bytes(values.numel())`` bytes. ``values`` is only read."""
+
+    def decode(self, packed: Tensor, values: Tensor) -> None:
+        """Fill ``values`` from what ``encode`` made, in its dtype."""
+
+
+class Partitioner(Protocol):
+    """Cuts a list of layers into contiguous parts."""
+
+    def __call__(self, layers: Sequence[Layer], *, parts: int) -> Sequence[int]:
+        """``parts + 1`` borders, from 0 to ``len(layers)``, never falling: part i is ``layers[b[i]:b[i + 1]]``."""

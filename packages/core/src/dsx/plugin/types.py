@@ -59,8 +59,21 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """How an operation on flat tensors is called: names of its tensors in order, and settings to try."""
+
+    states: tuple[str, ...]
+    """Tensors after ``shard`` and ``grad``; kept in fp32. Those named ``…sq…`` are not negative."""
+    settings: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
-    """One variant of a core operation. The best positive score wins, unless the user forces another."""
+    """One variant of an operation. The best positive score wins, unless the user forces another.
+
+    The operation is one of the core's, or the plugin's own: then one variant is named ``torch``, has score 1, runs for
+    any device and dtype, and is the reference that the others are compared with.
+    """
 
     operation: str
     variant: str
@@ -68,6 +81,8 @@ class Kernel:
     score: Callable[[], Score]
     supports: Callable[[torch.Tensor], bool] | None = None
     """Says whether a tensor of this device and dtype can be passed; ``None`` means any."""
+    form: str | Callable[[], Form] | None = None
+    """On the reference of a plugin's own operation: how ``dsx.testing.check_variants`` calls it, loaded as ``load``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +205,19 @@ class Family:
     split_over: tuple[str, ...] = ()
     reduce_over: tuple[str, ...] = ("data",)
     shard_over: tuple[str, ...] = ("data",)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What a partitioner may know of one layer of a model."""
+
+    name: str
+    kind: str
+    """The name of its class."""
+    parameters: int
+    """Elements of its parameters."""
+    cost: float | None = None
+    """Measured seconds of a forward and backward, where somebody measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dsx.errors import KernelError
 from dsx.kernels import reference
-from dsx.plugin.types import Score
+from dsx.plugin.types import Form, Score
 
 SIZES = (0, 1, 7, 64, 1000, 100_003)
 """Empty, one, odd, one vector, several, and more than a block."""
@@ -41,15 +41,6 @@ class Kernels(Protocol):
     def scores(self, operation: str) -> tuple[tuple[str, Score], ...]: ...
     def require(self, operation: str, variant: str) -> Callable[..., Any]: ...
     def kernel(self, operation: str, *, like: Tensor | None = None) -> Callable[..., Any]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How an operation on flat tensors is called: names of its tensors in order, and settings to try."""
-
-    states: tuple[str, ...]
-    """Tensors after ``shard`` and ``grad``; kept in fp32. Those named ``…sq…`` are not negative."""
-    settings: tuple[Mapping[str, Any], ...]
 
 
 _ADAM = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8}
