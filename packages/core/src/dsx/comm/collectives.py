@@ -105,6 +105,17 @@ class Collectives:
         flat = (output.view(-1), shard.view(-1))
         return self._begin(record, wait, lambda: self.transport.all_gather(*flat, record=record))
 
+    def all_to_all(self, output: Tensor, input: Tensor, *, site: str, wait: bool = True) -> Work:
+        """Exchange equal parts: part i of ``input`` goes to rank i, part i of ``output`` comes from rank i.
+
+        Any dtype, moved bit by bit. The two tensors share no memory.
+        """
+        self._check(site, "sum", output, input)
+        self._check_exchange(site, output=output, input=input)
+        record = self.journal.add("all_to_all", _name(input), input.numel(), site)
+        flat = (output.view(-1), input.view(-1))
+        return self._begin(record, wait, lambda: self.transport.all_to_all(*flat, record=record))
+
     def broadcast(self, t: Tensor, *, source: int = 0, site: str, wait: bool = True) -> Work:
         """Give ``t`` of the group rank ``source`` to every rank, in place."""
         self._check(site, "sum", t)
@@ -190,9 +201,29 @@ class Collectives:
                 f"{self.size} ranks; wanted {self.size} equal shards: pad the whole"
             )
 
+    def _check_exchange(self, site: str, *, output: Tensor, input: Tensor) -> None:
+        if output.dtype != input.dtype or output.numel() != input.numel():
+            raise CommError(
+                f"all_to_all at '{site}': found an input of {input.numel()} x {_name(input)} and an output of "
+                f"{output.numel()} x {_name(output)}; make them equal"
+            )
+        if input.numel() % self.size:
+            raise CommError(
+                f"all_to_all at '{site}': found {input.numel()} elements in a group of {self.size} ranks; wanted "
+                f"{self.size} equal parts: pad the tensors"
+            )
+        if _overlap(output, input):
+            raise CommError(f"all_to_all at '{site}': found input and output in the same memory; pass another output")
+
 
 def _name(t: Tensor) -> str:
     return str(t.dtype).removeprefix("torch.")
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    if one.device != other.device or not one.numel():
+        return False
+    return one.data_ptr() < other.data_ptr() + other.nbytes and other.data_ptr() < one.data_ptr() + one.nbytes
 
 
 def _global_ranks(group: dist.ProcessGroup | None) -> tuple[int, ...]:

@@ -198,6 +198,14 @@ class GlooTransport:
             places[self.rank].copy_(shard)
         return _Simple(self.exchange([shard] * self.size, places, tag=_tag(record)))
 
+    def all_to_all(self, output: Tensor, input: Tensor, *, record: Record) -> Pending:
+        """Each part goes straight to its place on its rank, as bytes."""
+        places = list(output.view(self.size, -1).unbind(0))
+        parts = list(input.view(self.size, -1).unbind(0))
+        places[self.rank].copy_(parts[self.rank])
+        outgoing, incoming = ([part.view(torch.uint8) for part in each] for each in (parts, places))
+        return _Simple(self.exchange(outgoing, incoming, tag=_tag(record)))
+
     def broadcast(self, t: Tensor, *, source: int, record: Record) -> Pending:
         """The source gives the tensor to each rank."""
         phase = Exchange(self._group, _tag(record))

@@ -34,6 +34,7 @@ class Transport(Protocol):
     def all_reduce(self, t: Tensor, *, op: str, record: Record) -> Pending: ...
     def reduce_scatter(self, output: Tensor, input: Tensor, *, op: str, record: Record) -> Pending: ...
     def all_gather(self, output: Tensor, shard: Tensor, *, record: Record) -> Pending: ...
+    def all_to_all(self, output: Tensor, input: Tensor, *, record: Record) -> Pending: ...
     def broadcast(self, t: Tensor, *, source: int, record: Record) -> Pending: ...
     def sever(self) -> None:
         """Make every wait in this group end with an error, on this rank and its peers."""
@@ -75,6 +76,11 @@ class LocalTransport:
     def all_gather(self, output: Tensor, shard: Tensor, *, record: Record) -> Pending:
         """The shard is the whole."""
         _copy(output, shard)
+        return DONE
+
+    def all_to_all(self, output: Tensor, input: Tensor, *, record: Record) -> Pending:
+        """The one part stays here."""
+        _copy(output, input)
         return DONE
 
     def broadcast(self, t: Tensor, *, source: int, record: Record) -> Pending:
@@ -128,6 +134,12 @@ class NativeTransport:
         """The backend's all-gather into one tensor."""
         work = _GATHER(output, shard, group=self._group, async_op=True)
         return _NativeWork(work, sent=self._share(output))
+
+    def all_to_all(self, output: Tensor, input: Tensor, *, record: Record) -> Pending:
+        """The backend's exchange of equal parts, as bytes: not every backend knows every dtype."""
+        parts = (output.view(torch.uint8), input.view(torch.uint8))
+        work = dist.all_to_all_single(*parts, group=self._group, async_op=True)
+        return _NativeWork(work, sent=self._share(input))
 
     def broadcast(self, t: Tensor, *, source: int, record: Record) -> Pending:
         """The backend's broadcast."""

@@ -90,6 +90,6 @@ def _fingerprint(param: Tensor) -> int:
     bits = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
     mark = 0
     for part in bits.split(_AT_ONCE):
-        places = torch.arange(1, 2 * part.numel(), 2, device=part.device)
+        places = 2 * torch.arange(part.numel(), device=part.device) + 1  # also of no element
         mark = mark * _PRIME + int((part.to(torch.int64) * places * _PRIME).sum())
     return mark

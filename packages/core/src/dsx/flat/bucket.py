@@ -19,6 +19,7 @@ from dsx.optim.piece import Piece
 
 if TYPE_CHECKING:
     from dsx.flat.gradients import Gradients
+    from dsx.plugin.roles import Codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Precision:
     accumulate: torch.dtype
     reduce: torch.dtype
     master: torch.dtype
+    coded: bool = False
+    """Gradients travel in the engine's codec instead of ``reduce``."""
 
 
 class Bucket:
@@ -49,6 +52,7 @@ class Bucket:
         replica_group: Collectives,
         group_index: int,
         trainable: bool,
+        codec: Codec | None = None,
     ) -> None:
         self.params = dict(params)
         self.layout = layout
@@ -58,6 +62,8 @@ class Bucket:
         self.replica_group = replica_group
         self.group_index = group_index
         self.trainable = trainable
+        self.codec = codec
+        """In what gradients travel; ``None``: as numbers, in ``precision.reduce``."""
         self.spans: tuple[Span, ...] = layout.spans(shard_group.rank)
         self.device = next(iter(self.params.values())).device
         self.flat: Tensor | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -16,6 +17,9 @@ from dsx.mesh.mesh import Mesh
 from dsx.optim.binding import OptimizerBinding
 from dsx.plugin.types import Family
 from dsx.precision.policy import PrecisionPolicy
+
+if TYPE_CHECKING:
+    from dsx.plugin.roles import Codec
 
 ALIGN_BYTES = 16
 DENSE = Family("dense", members=lambda name, param: True)
@@ -88,17 +92,24 @@ def members_of(
 
 
 def precision_of(name: str, policy: PrecisionPolicy, trainable: bool) -> Precision:
-    """The dtypes of one parameter; a frozen one has no master, and ``keep_fp32`` modules stay in fp32."""
+    """The dtypes of one parameter; a frozen one has no master, and ``keep_fp32`` modules stay in fp32, uncoded."""
     if any(
         name == prefix or name.startswith(prefix + ".") or f".{prefix}." in f".{name}" for prefix in policy.keep_fp32
     ):
         return Precision(torch.float32, torch.float32, torch.float32, torch.float32)
     master = policy.master if trainable else policy.parameter
-    return Precision(policy.parameter, policy.accumulate, policy.reduce, master)
+    return Precision(
+        policy.parameter, policy.accumulate, policy.reduce, master, coded=policy.gradient_codec is not None
+    )
 
 
-def make_buckets(members: Iterable[Member], *, mesh: Mesh, binding: OptimizerBinding) -> list[Bucket]:
-    """Buckets in the order in which backward fills them: the last layers first."""
+def make_buckets(
+    members: Iterable[Member], *, mesh: Mesh, binding: OptimizerBinding, codec: Codec | None = None
+) -> list[Bucket]:
+    """Buckets in the order in which backward fills them: the last layers first.
+
+    ``codec``: in what the gradients of members travel whose precision says that they are coded.
+    """
     together: dict[tuple[object, ...], list[Member]] = {}
     order: dict[str, int] = {}
     for index, member in enumerate(members):
@@ -112,13 +123,15 @@ def make_buckets(members: Iterable[Member], *, mesh: Mesh, binding: OptimizerBin
         limit = sum(m.param.numel() for m in group) if whole else group[0].policy.bucket_numel
         for indices in chunk([member.param.numel() for member in reversed(group)], limit=limit):
             backward = list(reversed(group))
-            buckets.append(_bucket([backward[index] for index in reversed(indices)], mesh=mesh, binding=binding))
+            chosen = [backward[index] for index in reversed(indices)]
+            buckets.append(_bucket(chosen, mesh=mesh, binding=binding, codec=codec))
     buckets.sort(key=lambda bucket: -min(order[name] for name in bucket.params))
     return buckets
 
 
-def _bucket(members: Sequence[Member], *, mesh: Mesh, binding: OptimizerBinding) -> Bucket:
+def _bucket(members: Sequence[Member], *, mesh: Mesh, binding: OptimizerBinding, codec: Codec | None) -> Bucket:
     first = members[0]
+    assert codec is not None or not first.precision.coded, "coded gradients need the plan's codec"
     family, policy = first.family, first.policy
     everywhere = mesh.group(*family.reduce_over)
     alone = mesh.group()
@@ -144,4 +157,5 @@ def _bucket(members: Sequence[Member], *, mesh: Mesh, binding: OptimizerBinding)
         replica_group=replica_group,
         group_index=first.group,
         trainable=trainable,
+        codec=codec if first.precision.coded and trainable else None,
     )

@@ -65,6 +65,9 @@ class Whole:
 class FlatDriver:
     """The gradient path over flat buckets."""
 
+    takes_codec = True
+    """Gradients travel in the codec that the plan names."""
+
     def __init__(
         self,
         model: nn.Module,

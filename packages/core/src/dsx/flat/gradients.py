@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dsx.comm.coded import CodedWork, all_reduce_coded, reduce_scatter_coded
 from dsx.comm.collectives import Work
 from dsx.flat.bucket import Bucket, view_of
 from dsx.flat.layout import Span
@@ -56,7 +57,9 @@ class Gradients:
         """Names that have contributed since the last update, on any rank once reduced."""
         self.launches = 0
         self._shard: Tensor | None = None
-        self._in_flight: tuple[Work, Tensor, Tensor] | None = None
+        self._in_flight: tuple[Work | CodedWork, Tensor, Tensor] | None = None
+        self._late: list[tuple[str, Tensor]] = []
+        """What came while a coded reduction was under way: added when that is finished."""
 
     @property
     def complete(self) -> bool:
@@ -66,6 +69,12 @@ class Gradients:
     def add(self, name: str, gradient: Tensor) -> None:
         """Take one contribution. The first writes, later ones add."""
         if not self.separate:
+            if self._in_flight is not None and self.bucket.codec is not None:
+                # To finish it here would move its second half, on this rank alone, before what others start now.
+                self._late.append((name, gradient))
+                self.fresh.add(name)
+                self.touched.add(name)
+                return
             self.finish()
             if self.launches and not self.fresh:
                 self.reopen()
@@ -110,10 +119,10 @@ class Gradients:
         wire = pending if bucket.precision.reduce == pending.dtype else pending.to(bucket.precision.reduce)
         if bucket.shard_group.size > 1:
             result = self._place(wire)
-            work = bucket.shard_group.reduce_scatter(result, wire, site="reduce gradients", wait=False)
+            work = _reduce_scatter(bucket, result, wire)
         else:
             result = wire
-            work = bucket.replica_group.all_reduce(wire, site="reduce gradients", wait=False)
+            work = _all_reduce(bucket, wire, site="reduce gradients", wait=False)
         self._in_flight = (work, wire, result)
         self.launches += 1
         self.fresh.clear()
@@ -145,12 +154,13 @@ class Gradients:
         self._in_flight = None
         work.wait()
         if bucket.shard_group.size > 1 and bucket.replica_group.size > 1:
-            bucket.replica_group.all_reduce(result, site="reduce gradients over replicas")
+            _all_reduce(bucket, result, site="reduce gradients over replicas", wait=True)
         if not self.separate:
             assert self.pending is not None
             self.owned = bucket.own(self.pending)
             if self.owned.data_ptr() != result.data_ptr():
                 self.owned.copy_(result)
+            self._add_late()
             return
         if self.owned is None:
             self.owned = result.to(bucket.precision.accumulate)
@@ -158,6 +168,13 @@ class Gradients:
             self.owned.add_(result)
         if result.data_ptr() != wire.data_ptr() and wire.dtype == bucket.precision.accumulate:
             self.buffers.give(wire)
+
+    def _add_late(self) -> None:
+        late, self._late = self._late, []
+        if late:
+            self.fresh.clear()
+        for name, gradient in late:
+            self.add(name, gradient)
 
     def _clear_stale(self, pending: Tensor) -> None:
         """Zero what nobody wrote since the buffer was taken: silent parameters and padding."""
@@ -188,3 +205,16 @@ class Gradients:
         if self.owned is None or span.name not in self.touched:
             return None
         return self.owned[span.offset : span.offset + span.numel]
+
+
+def _reduce_scatter(bucket: Bucket, output: Tensor, input: Tensor) -> Work | CodedWork:
+    group, site = bucket.shard_group, "reduce gradients"
+    if bucket.codec is None:
+        return group.reduce_scatter(output, input, site=site, wait=False)
+    return reduce_scatter_coded(group, output, input, codec=bucket.codec, site=site, wait=False)
+
+
+def _all_reduce(bucket: Bucket, t: Tensor, *, site: str, wait: bool) -> Work | CodedWork:
+    if bucket.codec is None:
+        return bucket.replica_group.all_reduce(t, site=site, wait=wait)
+    return all_reduce_coded(bucket.replica_group, t, codec=bucket.codec, site=site, wait=wait)

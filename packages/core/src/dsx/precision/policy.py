@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,7 @@ from dsx.precision.names import dtype_from_name, short_name
 
 if TYPE_CHECKING:
     from dsx.config.root import DsxConfig
+    from dsx.plugin.roles import Codec
 
 _SHOWN = 4
 """Names that the precision line lists before it only counts."""
@@ -28,7 +29,7 @@ class PrecisionPolicy:
     accumulate: torch.dtype = torch.float32
     """Of the gradient summed over micro-batches."""
     reduce: torch.dtype = torch.float32
-    """Of gradients on the wire."""
+    """Of gradients on the wire, unless they are coded."""
     master: torch.dtype = torch.float32
     """Of the weights that the optimizer updates."""
     autocast: torch.dtype | None = None
@@ -43,6 +44,10 @@ class PrecisionPolicy:
     """Floating-point inputs of the model are cast to this dtype; ``None``: left alone."""
     buffers: torch.dtype | None = None
     """Floating-point buffers of the model are cast to this dtype; ``None``: left alone."""
+    gradient_codec: str | None = None
+    """Name of the codec in which gradients travel, but for those of ``keep_fp32`` modules; ``None``: in ``reduce``."""
+    codec: Codec | None = field(default=None, compare=False, repr=False)
+    """That codec, once an engine is built: planning makes no objects."""
 
     @property
     def separate_master(self) -> bool:
@@ -58,7 +63,7 @@ class PrecisionPolicy:
             f"parameters {short_name(self.parameter)}",
             compute,
             f"gradients accumulate in {short_name(self.accumulate)}",
-            f"reduce in {short_name(self.reduce)}",
+            f"reduce in {short_name(self.reduce) if self.gradient_codec is None else self.gradient_codec + ' (codec)'}",
             f"master {short_name(self.master)}",
         ]
         if self.states != torch.float32:
@@ -98,6 +103,7 @@ def policy_from(config: DsxConfig, *, native_bf16: bool) -> PrecisionPolicy:
         states=states,
         inputs=torch.float16 if mode == torch.float16 and config.fp16.auto_cast else None,
         buffers=_optional_dtype(config.data_types.buffer_dtype, "data_types.buffer_dtype"),
+        gradient_codec=config.gradient_codec,
     )
 
 

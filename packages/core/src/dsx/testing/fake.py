@@ -1,7 +1,7 @@
 """A world of any size in one process, for tests of plans and layouts: every other rank is this rank's mirror image.
 
-A sum over n ranks is n times this rank's tensor, a gathered whole repeats its shard, a broadcast changes nothing. Bytes
-and calls are counted as on a real ring.
+A sum over n ranks is n times this rank's tensor, a gathered whole repeats its shard, a broadcast changes nothing; in an
+exchange each rank sends this one what this one keeps for itself. Bytes and calls are counted as on a real ring.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ class MirrorTransport:
         """The shard in every place."""
         output.copy_(shard.clone().repeat(self._size))
         return self._sent(self._share(output))
+
+    def all_to_all(self, output: Tensor, input: Tensor, *, record: Record) -> Pending:
+        """Every rank's input is this one's, and each sends the part of this rank: that part, in every place."""
+        output.view(self._size, -1).copy_(input.view(self._size, -1)[self._rank])
+        return self._sent(self._share(input))
 
     def broadcast(self, t: Tensor, *, source: int, record: Record) -> Pending:
         """The source holds the same."""

@@ -1,0 +1,1 @@
+"""Numbers in fewer bytes, for the wire."""
