@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,9 @@ from dsx.activation.modules import original, spread
 from dsx.activation.settings import unheeded
 from dsx.builtin.activation import components
 from dsx.config.root import DsxConfig
-from dsx.errors import ConfigError
+from dsx.errors import ConfigError, PluginError
+from dsx.partition import parameters
+from dsx.plugin import Layer
 from dsx.registry.loading import load_object
 
 BOTH = pytest.mark.parametrize("use_reentrant", [False, True])
@@ -194,7 +197,42 @@ def test_choice_by_policy_and_outermost_only() -> None:
     [(4, None, "0123"), (4, 9, "0123"), (4, 2, "02"), (5, 2, "02"), (7, 3, "024"), (1, 1, "0")],
 )
 def test_number_checkpoints_are_spread(count: int, at_most: int | None, chosen: str) -> None:
-    assert spread([str(k) for k in range(count)], at_most) == tuple(chosen)
+    assert spread([Layer(str(k), "Block", 1) for k in range(count)], at_most) == tuple(chosen)
+
+
+def test_parts_of_equal_weight_may_choose_other_layers() -> None:
+    layers = [Layer(str(k), "Block", weight) for k, weight in enumerate([1, 1, 1, 9])]
+    assert spread(layers, 2) == ("0", "2")
+    assert spread(layers, 2, by=parameters) == ("0", "3")
+    assert spread(layers[:2], 1, by=lambda layers, *, parts: (0, len(layers))) == ("0",)
+    with pytest.raises(PluginError, match="2 borders"):
+        spread(layers, 3, by=lambda layers, *, parts: (0, len(layers)))
+
+
+def noted(function: Callable[..., Any], *args: Any, settings: ActivationSettings, **kwargs: Any) -> Any:
+    """A way of recomputing that somebody else wrote: it asks for the settings, and leaves a mark."""
+    args[0].made_by = settings.at_most
+    return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, **kwargs)
+
+
+def test_another_method_is_used_and_goes_with_a_pickled_module() -> None:
+    model = Net()
+    apply(model, names=["layers.*"], settings=ActivationSettings(at_most=1), method=noted)
+    for net in (model, pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        x = torch.ones(1, 4, requires_grad=True)
+        net.layers[0](x, scale=2.0).sum().backward()
+        assert x.made_by == 1
+        assert net.layers[0].calls == 2
+        net.layers[0].calls = 0
+
+
+def test_a_compiler_sees_one_graph() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    apply(model, classes=[nn.Linear], settings=ActivationSettings(at_most=1))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    x = torch.ones(1, 4, requires_grad=True)
+    compiled(x).sum().backward()
+    assert x.grad is not None
 
 
 def test_a_choice_of_nothing_is_an_error() -> None:

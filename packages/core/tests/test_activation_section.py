@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import dsx
 from dsx.activation import ActivationSettings, checkpoint
 from dsx.activation.current import current
-from dsx.errors import ConfigError
+from dsx.errors import ConfigError, PluginError
 from dsx.plugin.manager import plugin_manager
 
 
@@ -92,6 +92,27 @@ def test_named_modules_are_computed_again_and_nothing_else_changes(
         states = zip(engine.full_state_dict().items(), plain.full_state_dict().items(), strict=True)
         assert all(ours == theirs and torch.equal(a, b) for (ours, a), (theirs, b) in states)
         assert [item.name for item in engine.plan.passes] == (["activation-checkpointing"] if modules else [])
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "said"),
+    [
+        ("method", "non_reentrent", "unknown activation_checkpoint 'non_reentrent' .did you mean 'non_reentrant'"),
+        ("partitioner", "unifrom", "unknown partitioner 'unifrom' .did you mean 'uniform'"),
+    ],
+)
+def test_an_unknown_method_or_partitioner_stops_before_training(key: str, name: str, said: str) -> None:
+    for modules in ([], ["Linear"]):
+        with pytest.raises(PluginError, match=said):
+            engine_of(activation_checkpointing={"modules": modules, key: name}).__enter__()
+
+
+@pytest.mark.parametrize("method", ["non_reentrant", "reentrant", "torch"])
+def test_each_method_trains_alike(method: str) -> None:
+    section = {"modules": ["Linear"], "number_checkpoints": 2, "method": method, "partitioner": "parameters"}
+    with engine_of() as plain, engine_of(activation_checkpointing=section) as engine:
+        assert train(engine, micro_batches=2) == train(plain, micro_batches=2)
+        assert [layer.__class__ is nn.Linear for layer in engine.module] == [False, True, False]
 
 
 def test_every_name_must_match_something() -> None:

@@ -15,10 +15,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from observe_helpers import engine_of
 
 from dsx.builtin.monitors import components
 from dsx.config.root import DsxConfig
-from dsx.errors import PluginError
+from dsx.errors import ConfigError, PluginError
 from dsx.monitor import MonitorSet, monitors_from
 from dsx.monitor.all import SECTIONS
 from dsx.monitor.files import CsvMonitor, JsonLinesMonitor
@@ -119,6 +120,31 @@ def test_only_enabled_ones_on_rank_0_are_made(tmp_path: Path) -> None:
     monitors.close()
     assert sorted(file.name for file in (tmp_path / "job").iterdir()) == ["loss.csv", "metrics.jsonl"]
     assert monitors_from(DsxConfig(), registry=FakeRegistry(), rank=0).names == ()
+
+
+def test_monitors_are_enabled_by_name_as_often_as_wanted(tmp_path: Path) -> None:
+    named = [{"type": "csv", "params": {"output_path": str(tmp_path), "job_name": job}} for job in ("a", "b")]
+    config = DsxConfig(monitors=named)
+    assert not monitors_from(config, registry=FakeRegistry(), rank=1)
+    monitors = monitors_from(config, registry=FakeRegistry(), rank=0)
+    assert monitors.names == ("csv", "csv#2")
+    monitors.write({"loss": 1.0}, step=1)
+    monitors.close()
+    assert [path.name for path in sorted(tmp_path.glob("*/loss.csv"))] == ["loss.csv"] * 2
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "said"),
+    [
+        ({"type": "cvs"}, PluginError, "unknown monitor 'cvs' .did you mean 'csv'"),
+        ({"type": "csv", "params": {"job": "x"}}, ConfigError, r"monitors\[1\].params.job is not a parameter of csv"),
+        ({"typ": "csv"}, ConfigError, r"monitors\[1\].typ: unknown key .did you mean 'type'"),
+        ({"type": ""}, ConfigError, r"monitors\[1\].type: found the text"),
+    ],
+)
+def test_a_monitor_that_cannot_be_is_refused_before_training(item: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        engine_of(monitors=[{"type": "jsonl"}, item]).__enter__()
 
 
 def test_every_section_has_its_monitor_and_the_keys_it_takes() -> None:

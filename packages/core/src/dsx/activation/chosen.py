@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from dsx.activation.modules import apply, original
+from dsx.activation.modules import Method, apply, original
 from dsx.activation.settings import settings_from
 from dsx.errors import ConfigError, did_you_mean
+from dsx.plugin.kinds import ACTIVATION_CHECKPOINT, PARTITIONER
 from dsx.plugin.types import ModelPass, Phase
 
 if TYPE_CHECKING:
     from dsx.config.root import DsxConfig
+    from dsx.plugin.roles import Partitioner
 
 
 def chosen_passes(config: DsxConfig) -> Iterator[ModelPass]:
@@ -23,12 +25,20 @@ def chosen_passes(config: DsxConfig) -> Iterator[ModelPass]:
     if not section.modules:
         return
 
-    def run(model: nn.Module, plan: object) -> nn.Module:
+    def run(model: nn.Module, plan: object, method: Method, partitioner: Partitioner) -> nn.Module:
         refuse_unmatched(model, section.modules)
-        apply(model, names=section.modules, classes=section.modules, settings=settings_from(section))
+        apply(
+            model,
+            names=section.modules,
+            classes=section.modules,
+            settings=settings_from(section),
+            method=method,
+            partitioner=partitioner,
+        )
         return model
 
-    yield ModelPass("activation-checkpointing", Phase.REWRITE, run)
+    uses = ((ACTIVATION_CHECKPOINT, section.method), (PARTITIONER, section.partitioner))
+    yield ModelPass("activation-checkpointing", Phase.REWRITE, run, uses)
 
 
 def refuse_unmatched(model: nn.Module, asked: tuple[str, ...]) -> None:

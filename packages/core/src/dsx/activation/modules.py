@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from inspect import signature
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from dsx.activation.recompute import checkpoint
+from dsx.activation.recompute import checkpoint, reentrant
 from dsx.activation.settings import ActivationSettings, settings_from
 from dsx.errors import ConfigError, did_you_mean
-from dsx.plugin.types import ModelPass, Phase
+from dsx.partition.cut import cut, layer_of
+from dsx.partition.partitioners import uniform
+from dsx.plugin.types import Layer, ModelPass, Phase
+
+if TYPE_CHECKING:
+    from dsx.plugin.roles import Partitioner
 
 Policy = Callable[[str, nn.Module], bool]
 """Says of each (name, module) whether it is checkpointed."""
+
+Method = Callable[..., Any]
+"""``method(function, *args, **kwargs)`` for ``function(*args, **kwargs)``, computed again in backward."""
 
 _MARK = "_dsx_checkpointed"
 
@@ -26,13 +37,16 @@ def apply(
     classes: Iterable[type[nn.Module] | str] = (),
     policy: Policy | None = None,
     settings: ActivationSettings | None = None,
+    method: Method | None = None,
+    partitioner: Partitioner = uniform,
 ) -> tuple[str, ...]:
     """Checkpoint each module that is chosen by name, class or policy; gives their names.
 
     names: with wildcards, such as ``layers.*``. classes: types, or their names. A module inside a chosen one is left
     alone. The module's class becomes a subclass of itself, so the model's parts, names and state_dict do not change,
     and its hooks run in the recomputation too, as sharded parameters need. A choice that matches nothing is a
-    ConfigError.
+    ConfigError. method: in place of torch's; one with an argument ``settings`` is given them. partitioner: cuts the
+    chosen modules into ``settings.at_most`` parts, of which the first module each is checkpointed.
     """
     chosen = settings or ActivationSettings()
     patterns, types = tuple(names), tuple(classes)
@@ -40,13 +54,14 @@ def apply(
     outer = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
     if not outer:
         raise ConfigError(_nothing(model, patterns, types))
-    taken = spread(outer, chosen.at_most)
+    taken = spread([layer_of(name, model.get_submodule(name)) for name in outer], chosen.at_most, by=partitioner)
+    call = method or (reentrant if chosen.use_reentrant else checkpoint)
     made: dict[type[nn.Module], type[nn.Module]] = {}
     for name in taken:
         module = model.get_submodule(name)
         kind = original(module)
         if kind not in made:
-            made[kind] = _subclass(kind, chosen)
+            made[kind] = _subclass(kind, chosen, call)
         module.__class__ = made[kind]
     return taken
 
@@ -82,22 +97,25 @@ def activation_pass(
     return ModelPass("activation-checkpointing", Phase.REWRITE, run)
 
 
-def spread(names: Iterable[str], at_most: int | None) -> tuple[str, ...]:
-    """At most so many of the names, evenly spread, the first among them."""
-    every = tuple(names)
-    if at_most is None or at_most >= len(every):
-        return every
-    return tuple(every[index * len(every) // at_most] for index in range(at_most))
+def spread(layers: Sequence[Layer], at_most: int | None, *, by: Partitioner = uniform) -> tuple[str, ...]:
+    """Names of at most so many of the layers: the first of each part that the partitioner cuts."""
+    if at_most is None or at_most >= len(layers):
+        return tuple(layer.name for layer in layers)
+    borders = cut(by, layers, parts=at_most)
+    return tuple(layers[start].name for start, end in pairwise(borders) if start < end)
 
 
-def _subclass(kind: type[nn.Module], settings: ActivationSettings) -> type[nn.Module]:
+def _subclass(kind: type[nn.Module], settings: ActivationSettings, method: Method) -> type[nn.Module]:
+    # Bound here, not found through a context variable, at which torch.compile would break its graph.
+    bound = partial(method, settings=settings) if "settings" in signature(method).parameters else method
+
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         # Around the whole call, not forward alone: the module's own hooks are part of what is computed again.
         inner: Any = super(made, self)
-        return checkpoint(inner.__call__, *args, settings=settings, **kwargs)
+        return bound(inner.__call__, *args, **kwargs)
 
     def reduce(self: nn.Module, protocol: object) -> Any:
-        return _remake, (kind, settings), self.__getstate__()
+        return _remake, (kind, settings, method), self.__getstate__()
 
     body = {
         "__call__": call,
@@ -111,8 +129,8 @@ def _subclass(kind: type[nn.Module], settings: ActivationSettings) -> type[nn.Mo
     return made
 
 
-def _remake(kind: type[nn.Module], settings: ActivationSettings) -> nn.Module:
-    bare: nn.Module = object.__new__(_subclass(kind, settings))  # pickle fills it
+def _remake(kind: type[nn.Module], settings: ActivationSettings, method: Method) -> nn.Module:
+    bare: nn.Module = object.__new__(_subclass(kind, settings, method))  # pickle fills it
     return bare
 
 

@@ -56,9 +56,12 @@ def checkpoint(
         )
 
 
-def reentrant(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def reentrant(
+    function: Callable[..., Any], *args: Any, settings: ActivationSettings | None = None, **kwargs: Any
+) -> Any:
     """``checkpoint`` by torch's reentrant implementation."""
-    return checkpoint(function, *args, use_reentrant=True, **kwargs)
+    chosen = replace(settings or current() or DEFAULT, use_reentrant=True)
+    return checkpoint(function, *args, settings=chosen, **kwargs)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ class ActivationSettings:
     offload: bool = False
     """Keep the inputs of checkpointed functions in pinned host memory until backward."""
     at_most: int | None = None
-    """How many of the chosen modules are checkpointed, evenly spread; ``None``: all."""
+    """How many of the chosen modules are checkpointed: the first of each of so many parts; ``None``: all."""
     synchronize: bool = False
     """Wait for the device before and after each checkpointed function, for measuring."""
     profile: bool = False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from dsx.config.root import DsxConfig, section_class
+from dsx.config.root import DsxConfig, item_class, section_class
 from dsx.config.section import keys_of
 from dsx.errors import did_you_mean
 from dsx.plugin.catalog import GONE, SECTIONS, install
@@ -30,12 +30,15 @@ def foreign_note(key: str, plugins: PluginManager) -> str:
     distribution = SECTIONS[key]
     for info in plugins.info():
         if info.distribution == distribution and info.state == "broken":
+            remedy = info.remedy or f"mend the installation: {install('--force-reinstall ' + distribution)}"
             return (
-                f"section {key!r} needs {distribution}, which is installed but broken: {info.cause}\n"
-                f"    what to do: mend the installation: {install('--force-reinstall ' + distribution)}"
+                f"section {key!r} needs {distribution}, which is installed but broken: plugin {info.provider}: "
+                f"{info.cause}\n    what to do: {remedy}"
             )
         if info.distribution == distribution and info.state == "blocked":
-            return f"section {key!r} needs {distribution}, which is blocked\n    what to do: unblock {info.name!r}"
+            return (
+                f"section {key!r} needs plugin {info.provider}, which is blocked\n    what to do: unblock {info.name!r}"
+            )
         if info.distribution == distribution:
             return (
                 f"section {key!r} is not known to the installed {distribution} {info.version}\n"
@@ -46,7 +49,7 @@ def foreign_note(key: str, plugins: PluginManager) -> str:
 
 def key_problems(raw: Mapping[str, Any], model: type[DsxConfig], *, plugins: PluginManager) -> Iterator[str]:
     """One text for each key, at any depth, that does not belong, or is given under two spellings at once."""
-    broken = [f"{info.provider} is broken and may own it: {info.cause}" for info in plugins.broken()]
+    broken = [f"{info.provider} is broken and may own it: {info.trouble}" for info in plugins.broken()]
     for key, value in raw.items():
         if key in keys_of(model):
             continue
@@ -73,6 +76,11 @@ def _below(prefix: str, raw: Mapping[str, Any], model: type[BaseModel]) -> Itera
         inner = section_class(model, field)
         if inner is not None and isinstance(value, Mapping):
             yield from _below(f"{prefix}{key}.", value, inner)
+        each = item_class(model, field)
+        if each is not None and isinstance(value, list | tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, Mapping):
+                    yield from _below(f"{prefix}{key}[{index}].", item, each)
 
 
 def _unknown(prefix: str, key: str, model: type[BaseModel]) -> str:

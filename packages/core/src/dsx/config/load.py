@@ -14,7 +14,7 @@ from dsx.config.auto import AutoType
 from dsx.config.compose import compose
 from dsx.config.keys import is_inert, key_problems
 from dsx.config.read import read_source
-from dsx.config.root import DsxConfig, section_class
+from dsx.config.root import DsxConfig, item_class, section_class
 from dsx.config.section import key_of, keys_of, plain_kinds
 from dsx.config.wording import found, wanted
 from dsx.errors import ConfigError
@@ -66,6 +66,12 @@ def cross_problems(config: DsxConfig) -> Iterator[str]:
             "bf16.bf16_optimizer_states: found true, wanted together with bf16.bf16_master_weights_and_grads=true\n"
             "    what to do: set both, or neither"
         )
+    if config.gradient_codec is not None and config.communication_data_type is not None:
+        yield (
+            f"gradient_codec and communication_data_type: found {config.gradient_codec!r} and "
+            f"{config.communication_data_type!r}, wanted at most one of them\n"
+            "    what to do: keep gradient_codec for fewer bytes, communication_data_type for a plain number format"
+        )
     recompute = config.activation_checkpointing
     if recompute.contiguous_memory_optimization and recompute.number_checkpoints is None:
         yield (
@@ -97,6 +103,9 @@ def _cleaned(raw: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
             value = _cleaned(value, inner)
         elif inner is not None and value is None and type(None) not in plain_kinds(_annotation(model, keys[key])):
             continue
+        each = item_class(model, keys[key])
+        if each is not None and isinstance(value, list | tuple):
+            value = [_cleaned(item, each) if isinstance(item, Mapping) else item for item in value]
         cleaned[key] = value
     return cleaned
 
@@ -149,7 +158,7 @@ def _locate(location: tuple[int | str, ...], raw: Any, model: type[BaseModel]) -
             )
             value = value.get(written) if isinstance(value, Mapping) else None
             path += f".{written}" if path else str(written)
-            current = section_class(owner, name)
+            current = section_class(owner, name) or item_class(owner, name)
         elif isinstance(value, Mapping) and part in value:
             value, path = value[part], f"{path}.{part}"
         elif isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):

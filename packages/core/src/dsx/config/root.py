@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, Field, PrivateAttr, ValidationError
 from pydantic_core import PydanticCustomError
@@ -17,6 +17,7 @@ from dsx.config.watching import (
     CometSection,
     CommsLoggerSection,
     FileMonitorSection,
+    MonitorSection,
     PrometheusSection,
     TimersSection,
     WandbSection,
@@ -73,6 +74,8 @@ class DsxConfig(Section):
     """Whether gradients of data replicas are averaged or summed."""
     communication_data_type: DTypeName | None = None
     """In which format gradients travel. None: the format in which they are accumulated."""
+    gradient_codec: Annotated[str, Field(min_length=1)] | None = None
+    """Codec in which gradients travel: bf16, int8, or a plugin's. None: as communication_data_type says. Own to dsx."""
 
     fp16: Fp16Section = Fp16Section()
     """Half precision with a loss scale."""
@@ -117,6 +120,8 @@ class DsxConfig(Section):
     """Metrics to Comet."""
     prometheus: PrometheusSection = PrometheusSection()
     """Metrics for a Prometheus server. Own to dsx."""
+    monitors: tuple[MonitorSection, ...] = ()
+    """Further monitors by name, each with its params; a plugin's are enabled here. Own to dsx."""
 
     seed: int = Field(default=1234, ge=0)
     """Seed of all that dsx draws itself: the loader's order, weights made under ``dsx.construct``. Own to dsx."""
@@ -197,6 +202,14 @@ def section_class(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     """The model of a field that is itself a section; None for a plain value."""
     for kind in plain_kinds(model.model_fields[name].annotation):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def item_class(model: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The model of each item where a field is a list of sections, such as ``monitors``; else None."""
+    for kind in get_args(model.model_fields[name].annotation):
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and section_class(model, name) is None:
             return kind
     return None
 

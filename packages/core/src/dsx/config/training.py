@@ -59,7 +59,11 @@ class ActivationCheckpointingSection(Section):
     contiguous_memory_optimization: bool = False
     """Accepted without effect: torch's allocator reuses blocks of equal size. Needs number_checkpoints."""
     number_checkpoints: int | None = Field(default=None, gt=0)
-    """How many of ``modules`` are checkpointed, evenly spread. None: all."""
+    """How many of ``modules`` are checkpointed: the first of each of so many parts. None: all."""
+    partitioner: str = Field(default="uniform", min_length=1)
+    """What cuts ``modules`` into that many parts: uniform, parameters, or a plugin's. Own to dsx."""
+    method: str = Field(default="non_reentrant", min_length=1)
+    """How ``modules`` are computed again: non_reentrant, reentrant, or a plugin's. Own to dsx."""
     synchronize_checkpoint_boundary: bool = False
     """Wait for the device at each boundary; for measuring."""
     profile: bool = False

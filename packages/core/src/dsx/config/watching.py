@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field
 
 from dsx.config.section import Section
+
+
+class MonitorSection(Section):
+    """One of ``monitors``: a registered monitor by name, the core's or a plugin's. Own to dsx."""
+
+    type: str = Field(min_length=1)
+    """Name of the monitor, in any case: csv, jsonl, tensorboard, wandb, comet, prometheus, or a plugin's."""
+    params: Mapping[str, Any] = Field(default_factory=dict)
+    """Its keyword arguments."""
 
 
 class FileMonitorSection(Section):

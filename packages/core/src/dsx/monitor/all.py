@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dsx.optim.parameters import check_params
 from dsx.plugin.kinds import MONITOR
+from dsx.registry.building import building
 
 if TYPE_CHECKING:
     from dsx.config.root import DsxConfig
@@ -72,9 +74,25 @@ def monitors_from(config: DsxConfig, *, registry: Registry, rank: int) -> Monito
     if rank != 0:
         return MonitorSet({})
     monitors: dict[str, Any] = {}
+    for name, settings in enabled(config):
+        make: Any = registry.get(MONITOR, name)
+        again = sum(known.partition("#")[0] == name for known in monitors)
+        with building(registry, MONITOR, name):
+            monitors[f"{name}#{again + 1}" if again else name] = make(**settings)
+    return MonitorSet(monitors)
+
+
+def enabled(config: DsxConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, keyword arguments) of each monitor that a section enables or the list ``monitors`` names."""
     for section, name in SECTIONS.items():
         settings = getattr(config, section).model_dump()
         if settings.pop("enabled"):
-            make: Any = registry.get(MONITOR, name)
-            monitors[name] = make(**settings)
-    return MonitorSet(monitors)
+            yield name, settings
+    for item in config.monitors:
+        yield item.type, dict(item.params)
+
+
+def check_monitors(config: DsxConfig, *, registry: Registry) -> None:
+    """Refuse an unknown name or param in the list ``monitors``; on every rank, so that none waits for a failed one."""
+    for index, item in enumerate(config.monitors):
+        check_params(f"monitors[{index}]", item.type, registry.get(MONITOR, item.type), item.params)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dsx.engine.observers import Observer
-from dsx.monitor.all import SECTIONS, monitors_from
+from dsx.monitor.all import enabled, monitors_from
 from dsx.monitor.observer import MonitorObserver
 from dsx.observe.clock import ClockObserver
 from dsx.observe.communication import CommunicationObserver
@@ -37,7 +37,7 @@ def observers_for(engine: Engine) -> Iterator[Observer]:
         yield MemoryObserver(interval(config, otherwise=1))
     if config.comms_logger.enabled:
         yield CommunicationObserver(config.comms_logger, every)
-    if any(getattr(config, section).enabled for section in SECTIONS):
+    if any(enabled(config)):
         # After the clock, whose times of the same update are written too.
         monitors = monitors_from(config, registry=Registry(engine.plugins), rank=0)
         yield MonitorObserver(monitors, times=times)
