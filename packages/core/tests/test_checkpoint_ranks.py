@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from checkpoint_worlds import Holder
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -18,6 +17,7 @@ from dsx.comm.collectives import Collectives
 from dsx.errors import CheckpointError
 from dsx.plugin.types import CheckpointPart
 from dsx.testing.ranks import run_ranks
+from dsx.testing.threads import Holder
 
 
 def whole() -> dict[str, torch.Tensor]:

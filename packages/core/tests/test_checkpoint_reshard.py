@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_worlds import Holder, every, run, single
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from dsx.checkpoint.save import save
 from dsx.comm.collectives import Collectives
 from dsx.errors import CheckpointError
 from dsx.plugin.types import CheckpointPart
+from dsx.testing.threads import Holder, every, run_threads, single
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -40,8 +40,12 @@ def weights() -> dict[str, torch.Tensor]:
 
 def write(root: Path, size: int, cuts: Any = (), **options: Any) -> None:
     whole = weights()
-    every(run(size, lambda g: save(root, tag="t", parts=[Holder(whole, rank=g.rank, size=size, cuts=cuts).part()],
-                                   group=g, **options)))  # fmt: skip
+
+    def on_rank(group: Any) -> None:
+        part = Holder(whole, rank=group.rank, size=size, cuts=cuts).part()
+        save(root, tag="t", parts=[part], group=group, **options)
+
+    every(run_threads(size, on_rank))
 
 
 def read(root: Path, size: int, cuts: Any = ()) -> None:
@@ -54,7 +58,7 @@ def read(root: Path, size: int, cuts: Any = ()) -> None:
         assert holder.equals(whole)
         assert holder.plain == {"step": 3}
 
-    every(run(size, on_rank))
+    every(run_threads(size, on_rank))
 
 
 @pytest.mark.parametrize("writers", [1, 2, 3, 4])
@@ -99,7 +103,7 @@ def test_plain_tensors_and_boxes_read_each_other(tmp_path: Path) -> None:
 def test_replicated_tensors_are_written_once_by_the_lowest_rank(tmp_path: Path) -> None:
     tensor = torch.randn(1000)
     part = CheckpointPart("model", 1, lambda: {"w": tensor, "b": Boxes.whole("b", tensor)}, lambda s: None)
-    every(run(4, lambda g: save(tmp_path, tag="t", parts=[part], group=g)))
+    every(run_threads(4, lambda g: save(tmp_path, tag="t", parts=[part], group=g)))
     assert [file.name for file in (tmp_path / "t").glob("*.safetensors")] == ["model-00000.safetensors"]
 
 
@@ -110,9 +114,9 @@ def test_ranks_may_hold_different_tensors_and_data(tmp_path: Path) -> None:
         state = {"layers": {str(rank): {"w": torch.full((2,), value), "steps": rank}}}
         return CheckpointPart("model", 1, lambda: state, seen.append)
 
-    every(run(2, lambda g: save(tmp_path, tag="t", parts=[part(g.rank, [], 1.0 + g.rank)], group=g)))
+    every(run_threads(2, lambda g: save(tmp_path, tag="t", parts=[part(g.rank, [], 1.0 + g.rank)], group=g)))
     seen: list[list[Any]] = [[], []]
-    every(run(2, lambda g: load(tmp_path, tag="t", parts=[part(g.rank, seen[g.rank], 0.0)], group=g)))
+    every(run_threads(2, lambda g: load(tmp_path, tag="t", parts=[part(g.rank, seen[g.rank], 0.0)], group=g)))
     for rank in (0, 1):
         layers = seen[rank][0]["layers"]
         assert layers[str(rank)]["w"].tolist() == [1.0 + rank] * 2
@@ -131,14 +135,14 @@ def test_ranks_that_overlap_or_disagree_are_refused(tmp_path: Path) -> None:
         pieces = ((rank, torch.zeros(3)),)
         return CheckpointPart("model", 1, lambda: {"w": Boxes("w", (4,), torch.float32, pieces)}, print)
 
-    for error in run(2, lambda g: save(tmp_path, tag="t", parts=[part(g.rank)], group=g)):
+    for error in run_threads(2, lambda g: save(tmp_path, tag="t", parts=[part(g.rank)], group=g)):
         assert isinstance(error, CheckpointError)
         assert "model/w" in str(error)
 
     def shaped(rank: int) -> CheckpointPart:
         return CheckpointPart("model", 1, lambda: {"w": torch.zeros(2 + rank)}, print)
 
-    for error in run(2, lambda g: save(tmp_path, tag="t", parts=[shaped(g.rank)], group=g)):
+    for error in run_threads(2, lambda g: save(tmp_path, tag="t", parts=[shaped(g.rank)], group=g)):
         assert "ranks disagree" in str(error)
         assert "model/w is (2,) float32 and (3,) float32" in str(error)
 

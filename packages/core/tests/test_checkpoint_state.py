@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoint_worlds import Holder, single
 from torch import nn
 
 from dsx.checkpoint import Alias
@@ -18,6 +17,7 @@ from dsx.checkpoint.load import load
 from dsx.checkpoint.save import save
 from dsx.errors import CheckpointError
 from dsx.plugin.types import CheckpointPart
+from dsx.testing.threads import Holder, single
 
 
 def part_of(state: Any, *, name: str = "model", version: int = 1, seen: list[Any] | None = None) -> CheckpointPart:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_worlds import Holder, every, run, single
 
 from dsx.checkpoint.consolidate import read_full
 from dsx.checkpoint.load import load
@@ -16,6 +15,7 @@ from dsx.checkpoint.save import save
 from dsx.checkpoint.stores import DirectoryStore
 from dsx.errors import CheckpointError
 from dsx.plugin.types import CheckpointPart
+from dsx.testing.threads import Holder, every, run_threads, single
 
 DATA = "model-00000.safetensors"
 
@@ -75,7 +75,7 @@ def test_without_verify_sizes_are_compared_still(tmp_path: Path) -> None:
 
 def test_a_fault_that_one_rank_finds_is_raised_by_all(tmp_path: Path) -> None:
     flip(write(tmp_path, "t") / DATA)
-    errors = run(3, lambda g: load(tmp_path, parts=[Holder(whole(), rank=g.rank, size=3).part()], group=g))
+    errors = run_threads(3, lambda g: load(tmp_path, parts=[Holder(whole(), rank=g.rank, size=3).part()], group=g))
     assert all(isinstance(error, CheckpointError) and f"file {DATA} has checksum" in str(error) for error in errors)
 
 
@@ -103,7 +103,7 @@ def test_another_model_is_one_error_with_every_difference(tmp_path: Path) -> Non
     other = {"layer.weight": torch.zeros(4, 4), "layer.bias_": torch.zeros(5), "extra": torch.zeros(1)}
     for size in (1, 2):
         holders = [Holder(other, rank=rank, size=size) for rank in range(size)]
-        errors = run(size, lambda g, holders=holders: load(tmp_path, parts=[holders[g.rank].part()], group=g))
+        errors = run_threads(size, lambda g, holders=holders: load(tmp_path, parts=[holders[g.rank].part()], group=g))
         for holder, error in zip(holders, errors, strict=True):
             assert isinstance(error, CheckpointError)
             text = str(error)
@@ -171,7 +171,7 @@ def test_tags_that_are_no_folder_names_are_refused(tmp_path: Path, tag: str) -> 
 
 
 def test_ranks_with_different_tags_are_refused(tmp_path: Path) -> None:
-    errors = run(2, lambda g: save(tmp_path, tag=f"t{g.rank}", parts=[], group=g))
+    errors = run_threads(2, lambda g: save(tmp_path, tag=f"t{g.rank}", parts=[], group=g))
     assert all("different tags: t0, t1" in str(error) for error in errors)
 
 
@@ -210,8 +210,8 @@ def test_when_one_rank_fails_all_raise_and_the_old_one_stays(tmp_path: Path, pha
         parts = [Holder(whole(value), rank=group.rank, size=3).part()]
         save(tmp_path, tag="t", parts=parts, group=group, store=store)
 
-    every(run(3, lambda g: saved(g, 1.0, DirectoryStore(tmp_path))))
-    errors = run(3, lambda g: saved(g, 2.0, Failing(tmp_path, phase)))
+    every(run_threads(3, lambda g: saved(g, 1.0, DirectoryStore(tmp_path))))
+    errors = run_threads(3, lambda g: saved(g, 2.0, Failing(tmp_path, phase)))
     assert all(isinstance(error, CheckpointError) and "No space left on device" in str(error) for error in errors)
     rank = 1 if phase == "write" else 0
     assert all(f"(rank {rank} of 3; 1 failed)" in str(error) for error in errors)

@@ -142,7 +142,35 @@ def echo(script: str, rest: Annotated[list[str], typer.Argument()], loud: bool =
     print(loud, script, rest)
 
 
-def test_command_of_two_owners_is_refused() -> None:
-    plugins = manager(plugin("thief", dsx_commands=lambda: [Command("run", load="a:b", summary="")]))
-    with pytest.raises(PluginError, match=r"command 'run' is offered by the core and by 'thief'"):
-        build_app(plugins)
+def commands(*names: str) -> list[Command]:
+    return [Command(name, load=f"{__name__}:echo", summary=f"the {name}") for name in names]
+
+
+def test_command_of_two_owners_is_refused_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (
+        plugin("one", dsx_commands=lambda: commands("io")),
+        plugin("two", dsx_commands=lambda: commands("io", "two")),
+    )
+    app = build_app(manager(first, second))
+    with pytest.raises(PluginError, match=r"'io' is offered by 'one' \(acme-one 1.0\) and 'two' \(acme-two 1.0\)"):
+        app(args=["io"])
+    with pytest.raises(SystemExit):
+        app(args=["two", "script", "x"])
+    assert "False script" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        app(args=["--help"])
+    assert ended.value.code == 0
+    assert "Refused: command 'io'" in capsys.readouterr().out
+
+
+def test_command_of_the_core_stays_the_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    app = build_app(manager(plugin("thief", dsx_commands=lambda: commands("plugins"))))
+    with pytest.raises(SystemExit) as ended:
+        app(args=["plugins"])
+    assert ended.value.code == 0
+    assert "optimizer Adam" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        app(args=["--help"])
+    assert "command 'plugins' is offered by the core and 'thief' (acme-thief 1.0)" in " ".join(
+        capsys.readouterr().out.split()
+    )

@@ -61,8 +61,9 @@ def test_auto_without_a_resolver_names_the_one_that_is_missing() -> None:
     [
         ([Resolved("zero_optimization.bucket", "much", "")], "which it does not take"),
         ([Resolved("zero_optimization.bucket", 1, ""), Resolved("zero_optimization.bucket", 2, "")], "one resolver"),
-        ([Resolved("seed", 1, "")], 'does not stand at "auto"'),
-        ([Resolved("nowhere.at.all", 1, "")], 'does not stand at "auto"'),
+        ([Resolved("zero_optimization.stage", 1, "")], 'does not stand at "auto"'),
+        ([Resolved("seed", 1, "")], "no key of a plugin: wanted keys of its own sections only, zero_optimization"),
+        ([Resolved("nowhere.at.all", 1, "")], "no key of a plugin"),
     ],
 )
 def test_resolver_that_oversteps_is_named(answers: list[Resolved], words: str) -> None:
@@ -137,9 +138,10 @@ def test_passes_run_by_phase() -> None:
         return model
 
     late, early = ModelPass("a", Phase.SHARD, same), ModelPass("b", Phase.REWRITE, same)
-    assert plan_of(BATCH, plugins=manager(plugin("x", dsx_passes=lambda: [late, early]))).passes == (early, late)
+    passes = plan_of(BATCH, plugins=manager(plugin("x", dsx_passes=lambda: [late, early]))).passes
+    assert [item.name for item in passes] == ["b", "a"]
     twice = manager(plugin("x", dsx_passes=lambda: [early]), plugin("y", dsx_passes=lambda: [early]))
-    with pytest.raises(PlanError, match="'b' by 'x' and 'y'"):
+    with pytest.raises(PlanError, match=r"'b' by 'x' \(acme-x 1.0\) and 'y' \(acme-y 1.0\)"):
         plan_of(BATCH, plugins=twice)
 
 

@@ -165,10 +165,14 @@ def test_answer_of_the_wrong_type_is_named(answer: Any, words: str) -> None:
 
 
 def test_owner_alone_is_asked() -> None:
-    plugins = manager(
-        plugin("mine", dsx_make_loop=lambda plan, engine: (plan, engine)), plugin("other", dsx_make_loop=lambda: 1 / 0)
-    )
-    assert plugins.call_owner("mine", "dsx_make_loop", plan="p", engine="e") == ("p", "e")
+    class Loop:
+        def __init__(self, *given: str) -> None:
+            self.given = given
+
+        train_batch = eval_batch = print
+
+    plugins = manager(plugin("mine", dsx_make_loop=lambda plan, engine: Loop(plan, engine)), plugin("other"))
+    assert plugins.call_owner("mine", "dsx_make_loop", plan="p", engine="e").given == ("p", "e")
 
 
 @pytest.mark.parametrize("owner", ["idle", "absent"])
@@ -184,7 +188,8 @@ def test_each_keeps_errors_and_stops_nobody() -> None:
         raise OSError("busy")
 
     plugins = manager(plugin("a", dsx_teardown=failing), plugin("b", dsx_teardown=lambda engine: released.append("b")))
-    (error,) = plugins.teardown(None)  # type: ignore[arg-type]
+    with pytest.warns(PluginWarning, match=r"(?s)'a' \(acme-a 1.0\) failed in dsx_teardown.*what to do:"):
+        (error,) = plugins.teardown(None)  # type: ignore[arg-type]
     assert released == ["b"]
     assert error.plugin == "a"
     assert "busy" in str(error.value)

@@ -19,7 +19,7 @@ from torch import Tensor
 from dsx.errors import KernelError
 from dsx.kernels import OPERATIONS
 from dsx.kernels.adam_step import adam_step
-from dsx.plugin.types import MeshAxis, Score, World
+from dsx.plugin import Form, Kernel, MeshAxis, PluginSpec, Score, World, hookimpl
 from dsx.testing.fake import FakeMesh, fake_worlds
 from dsx.testing.faults import Fault, fails_at, kills_at
 from dsx.testing.kernels import FORMS, check_variants
@@ -69,6 +69,35 @@ def _ignores_copy_out(*args: Any, copy_out: Tensor | None = None, **kwargs: Any)
     adam_step(*args, **kwargs)
 
 
+def _varies(shard: Tensor, *args: Any, **kwargs: Any) -> None:
+    adam_step(shard, *args, **kwargs)
+    shard.mul_(1 + 1e-6 * torch.rand(()))
+
+
+def _changes_grad(shard: Tensor, grad: Tensor, *args: Any, **kwargs: Any) -> None:
+    adam_step(shard, grad, *args, **kwargs)
+    grad.zero_()
+
+
+def _hides_nan(shard: Tensor, grad: Tensor, *args: Any, **kwargs: Any) -> None:
+    adam_step(shard, grad.nan_to_num(), *args, **kwargs)
+
+
+def _spreads_nan(shard: Tensor, grad: Tensor, *args: Any, **kwargs: Any) -> None:
+    adam_step(shard, grad + 0 * grad.sum(), *args, **kwargs)
+
+
+def _takes_gaps_for_none(shard: Tensor, *args: Any, **kwargs: Any) -> None:
+    flat = [held.as_strided((held.numel(),), (1,)) for held in (shard, *args)]
+    adam_step(*flat, **kwargs)  # type: ignore[arg-type]
+
+
+def _needs_aligned(shard: Tensor, *args: Any, **kwargs: Any) -> None:
+    if shard.data_ptr() % 8:
+        raise RuntimeError("misaligned address")
+    adam_step(shard, *args, **kwargs)
+
+
 def _makes_nan(shard: Tensor, *args: Any, **kwargs: Any) -> None:
     adam_step(shard, *args, **kwargs)
     shard.fill_(torch.nan)
@@ -82,6 +111,12 @@ def _makes_nan(shard: Tensor, *args: Any, **kwargs: Any) -> None:
         (_writes_outside, "wrote outside shard"),
         (_changes_and_refuses, "was refused, but changed shard"),
         (_ignores_copy_out, "copy_out differs"),
+        (_varies, "shard differs when it is run again"),
+        (_changes_grad, "changed grad"),
+        (_hides_nan, "bad=inf.*: shard differs, finite where the reference is not, or not"),
+        (_spreads_nan, "shard differs, finite where the reference is not, or not"),
+        (_takes_gaps_for_none, "stride=2.*shard differs"),
+        (_needs_aligned, "raised RuntimeError: misaligned address"),
     ],
 )
 def test_wrong_variants_are_found(wrong: Callable[..., Any], message: str) -> None:
@@ -98,6 +133,62 @@ def test_forms_fit_the_references(operation: str) -> None:
 
 def test_every_flat_operation_has_a_form() -> None:
     assert set(OPERATIONS) - set(FORMS) == {"muon_step"}  # works on matrices
+    with pytest.raises(AssertionError, match="operation muon_step has no form"):
+        check_variants("muon_step")
+    with pytest.raises(AssertionError, match="unknown kernel operation 'adam_stp'"):
+        check_variants("adam_stp")
+
+
+def shrink_step(shard: Tensor, grad: Tensor, seen: Tensor, *, lr: float, copy_out: Tensor | None = None) -> None:
+    """An operation that the core does not know."""
+    seen.add_(grad.float().abs())
+    shard.sub_((grad.float() * lr / (1 + seen)).to(shard.dtype))
+    if copy_out is not None:
+        copy_out.copy_(shard)
+
+
+def _shrinks_faster(shard: Tensor, grad: Tensor, seen: Tensor, *, lr: float, copy_out: Tensor | None = None) -> None:
+    shrink_step(shard, grad, seen, lr=1.1 * lr, copy_out=copy_out)
+
+
+def _untidy(shard: Tensor, grad: Tensor, seen: Tensor, *, lr: float, copy_out: Tensor | None = None) -> None:
+    shrink_step(shard, grad, seen, lr=lr, copy_out=copy_out)
+    grad.zero_()
+
+
+class _OwnOperation:
+    """A plugin with an operation of its own."""
+
+    def __init__(self, fast: Callable[..., Any], *, form: Form | None, torch: Callable[..., Any] = shrink_step) -> None:
+        self.kernels = [
+            Kernel("shrink_step", "torch", lambda: torch, lambda: Score(1, "reference"), form=form and (lambda: form)),
+            Kernel("shrink_step", "fast", lambda: fast, lambda: Score(2, "here")),
+        ]
+
+    @hookimpl
+    def dsx_plugin(self) -> PluginSpec:
+        return PluginSpec(name="shrinking", api=1, summary="an operation")
+
+    @hookimpl
+    def dsx_components(self) -> list[Kernel]:
+        return self.kernels
+
+
+def test_a_plugins_own_operation_is_compared_with_its_own_reference() -> None:
+    form = Form(("seen",), ({"lr": 0.1},))
+    sizes = (0, 1, 65)
+    plugin = _OwnOperation(shrink_step, form=form)
+    assert check_variants("shrink_step", plugins=[plugin], sizes=sizes) == ["fast"]
+    for wrong, message in (
+        (_OwnOperation(_shrinks_faster, form=form), "shrink_step=fast with .* shard differs"),
+        (_OwnOperation(shrink_step, form=form, torch=_untidy), "shrink_step=torch with .* changed grad"),
+        (_OwnOperation(shrink_step, form=None), "operation shrink_step has no form"),
+    ):
+        with pytest.raises(AssertionError, match=message):
+            check_variants("shrink_step", plugins=[wrong], sizes=sizes)
+    bare = _OwnOperation(_shrinks_faster, form=None)
+    with pytest.raises(AssertionError, match="shard differs"):
+        check_variants("shrink_step", plugins=[bare], form=form, reference=shrink_step, sizes=sizes)
 
 
 def test_64_ranks_in_one_process() -> None:

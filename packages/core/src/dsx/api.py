@@ -16,6 +16,7 @@ from dsx.accelerator.base import choose
 from dsx.config.load import load_config
 from dsx.config.root import DsxConfig
 from dsx.deferred.recorder import deferred
+from dsx.deprecations import warn_deprecated
 from dsx.engine.build import build_engine
 from dsx.engine.engine import Engine
 from dsx.errors import ConfigError
@@ -62,7 +63,8 @@ def initialize(
         distributed_port: where rank 0 listens, if the environment does not say.
         dist_init_required: ``False`` forbids making the process group here.
         collate_fn: makes a batch of samples, as in torch's DataLoader.
-        config: a mapping, a path, JSON text, or a loaded configuration. ``config_params`` is its older name.
+        config: a mapping, a path, JSON text, or a loaded configuration. ``config_params`` is its older name, and
+            goes away: see ``dsx.deprecations``.
         plugins: further ones, beside those that are installed.
 
     Raises:
@@ -106,6 +108,7 @@ def _config(args: Any, config: Config, config_params: Config) -> Config:
     if config is not None:
         return config
     if config_params is not None:
+        warn_deprecated("config_params")
         return config_params
     for name in ("dsx_config", "deepspeed_config"):
         if getattr(args, name, None) is not None:

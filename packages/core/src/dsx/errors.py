@@ -5,6 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+__all__ = [
+    "CheckpointError",
+    "CommError",
+    "ConfigError",
+    "DataError",
+    "DsxError",
+    "EngineError",
+    "KernelError",
+    "LaunchError",
+    "PlanError",
+    "PluginError",
+    "PrecisionError",
+    "did_you_mean",
+]
+
 
 class DsxError(Exception):
     """A mistake that the user can mend. Never raised for our own mistakes: those are asserts."""

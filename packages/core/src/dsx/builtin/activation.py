@@ -10,7 +10,10 @@ from dsx.plugin.types import Component
 
 
 def components() -> Iterator[Component[Any]]:
-    """Called as ``f(function, *args, **kwargs)`` in place of ``function(*args, **kwargs)``."""
+    """Called as ``f(function, *args, **kwargs)`` in place of ``function(*args, **kwargs)``.
+
+    One with an argument ``settings`` of its own is given the section's, as ``dsx.activation.ActivationSettings``.
+    """
     yield Component(
         ACTIVATION_CHECKPOINT,
         "non_reentrant",

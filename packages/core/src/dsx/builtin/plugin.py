@@ -6,7 +6,18 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from dsx.builtin import accelerators, activation, kernels, monitors, optimizers, runners, schedules, stores
+from dsx.builtin import (
+    accelerators,
+    activation,
+    codecs,
+    kernels,
+    monitors,
+    optimizers,
+    partitioners,
+    runners,
+    schedules,
+    stores,
+)
 from dsx.plugin import API_VERSION, Component, Kernel, ModelPass, Observer, PluginSpec, Problem, hookimpl
 
 if TYPE_CHECKING:
@@ -17,7 +28,7 @@ if TYPE_CHECKING:
 SPEC = PluginSpec(
     name="core", api=API_VERSION, summary="devices, kernels, optimizers, schedules, stores, monitors, runners"
 )
-ROOMS = (accelerators, activation, kernels, monitors, optimizers, runners, schedules, stores)
+ROOMS = (accelerators, activation, codecs, kernels, monitors, optimizers, partitioners, runners, schedules, stores)
 
 
 @hookimpl

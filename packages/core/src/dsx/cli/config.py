@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dsx.accelerator.base import choose
+from dsx.cli.choice_of_plugins import Plugins
 from dsx.cli.out import fail, table
 from dsx.config.explain import Row, explain
 from dsx.config.load import load_config
@@ -33,7 +34,7 @@ Ranks = Annotated[int | None, typer.Option("--ranks", min=1, help="Plan for so m
 
 
 @app.command("check")
-def check(file: Source, ranks: Ranks = None) -> None:
+def check(file: Source, ranks: Ranks = None, plugin: Plugins = None) -> None:
     """Read a configuration and, with --ranks, plan it; every problem is shown, and the exit status is 1."""
     plugins = plugin_manager()
     config = load_config(file, plugins=plugins)
@@ -48,6 +49,7 @@ def explain_command(
     file: Source,
     ranks: Annotated[int, typer.Option("--ranks", min=1, help="How many ranks to plan for.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Show keys that stand at their defaults as well.")] = False,
+    plugin: Plugins = None,
 ) -> None:
     """Say what each key holds, where that comes from and why, and where DeepSpeed does otherwise."""
     plugins = plugin_manager()
@@ -65,6 +67,7 @@ def explain_command(
 @app.command("schema")
 def schema(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to write it; stdout if left out.")] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Write the JSON schema of the configuration that the installed plugins read."""
     text = json.dumps(json_schema(plugin_manager()), indent=2, ensure_ascii=False)

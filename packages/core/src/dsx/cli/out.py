@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -27,6 +30,24 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     console().print(made)
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Within it, a warning of dsx is one message on stderr, once, without the line of code that led to it."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        otherwise = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **named: Any) -> None:
+            if not category.__module__.startswith("dsx."):
+                otherwise(message, category, *place, **named)
+            elif str(message) not in told:
+                told.add(str(message))
+                sys.stderr.write(f"{category.__name__}: {message}\n")
+
+        warnings.showwarning = show
+        yield
 
 
 def fail(error: BaseException) -> None:

@@ -9,17 +9,18 @@ from collections.abc import Iterator
 import torch
 
 from dsx import __version__
-from dsx.accelerator.base import choose
+from dsx.accelerator.base import choose, scores
+from dsx.cli.choice_of_plugins import Plugins
+from dsx.cli.main import CORE_COMMANDS
 from dsx.cli.out import table
 from dsx.errors import KernelError
-from dsx.plugin.kinds import ACCELERATOR
 from dsx.plugin.manager import PluginManager, plugin_manager
 from dsx.registry.registry import Registry
 
 
-def report() -> None:
+def report(plugin: Plugins = None) -> None:
     """Describe this machine, its devices, kernels and plugins."""
-    plugins = plugin_manager()
+    plugins = plugin_manager(clashes="show")
     registry = Registry(plugins)
     table("machine", ("what", "value"), _machine())
     table("accelerators", ("name", "score", "why"), _accelerators(registry))
@@ -48,10 +49,9 @@ def _has_backend(name: str) -> bool:
 
 
 def _accelerators(registry: Registry) -> Iterator[tuple[str, str, str]]:
-    names = registry.names(ACCELERATOR)
-    chosen = choose(registry=registry).name if names else ""
-    for name in names:
-        score = registry.get(ACCELERATOR, name).score()
+    scored = scores(registry)
+    chosen = choose(registry=registry).name if scored else ""
+    for name, score in scored.items():
         yield name, f"{score.value}, used" if name == chosen else str(score.value), score.why
 
 
@@ -71,8 +71,8 @@ def _chosen(registry: Registry, operation: str) -> str:
 
 
 def _plugin_rows(plugins: PluginManager) -> Iterator[tuple[str, str, str, str]]:
-    for info in plugins.info():
-        yield "plugin", info.name, f"{info.state}, {info.distribution} {info.version}".rstrip(), info.cause
+    for info in plugins.info(commands=[command.name for command in CORE_COMMANDS]):
+        yield "plugin", info.name, f"{info.state}, {info.distribution} {info.version}".rstrip(), info.trouble
     for item in plugins.report():
         row = item.value
         yield row.topic, row.name, row.value if row.good else f"[!] {row.value}", row.note

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from dsx.cli.choice_of_plugins import Plugins
 from dsx.errors import LaunchError
 from dsx.launch.choice import choose_runner, default_nproc
 from dsx.launch.fan_out import fan_out
@@ -43,6 +44,7 @@ def run(
         str | None, typer.Option(help="How to reach machines: ssh, slurm, mpi [default: the best].")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands for other machines, and end.")] = False,
+    plugin: Plugins = None,
 ) -> None:
     """Start PROGRAM on several ranks; when one fails all are ended, and the first failure is shown."""
     if hostfile is not None:

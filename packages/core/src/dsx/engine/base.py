@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,7 +18,8 @@ from dsx.engine.stash import Stash
 from dsx.errors import EngineError
 from dsx.mesh.mesh import Mesh
 from dsx.optim.schedule_driver import LRSchedule
-from dsx.plugin.manager import PluginManager
+from dsx.plugin.manager import PluginManager, Tagged
+from dsx.plugin.naming import Who, add_note
 from dsx.plugin.roles import Accelerator, Driver, Loop, Norm, Observer
 from dsx.precision.scaling import LossScaler
 
@@ -63,6 +64,8 @@ class EngineBase:
         self.loop: Loop
         self.training_dataloader: Any = None
         self.observers: tuple[Observer, ...] = ()
+        self._observed_for: dict[int, Who] = {}
+        """The plugin behind each observer, by the observer's identity."""
         self.cleanups = ExitStack()
         """What is undone when the engine closes, last first."""
         self.micro_steps = 0
@@ -167,6 +170,17 @@ class EngineBase:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The module's parameters by name."""
         return self.module.named_parameters()
+
+    def watch(self, observers: Sequence[Tagged[Observer]]) -> None:
+        """Take these observers, in place of those before; each is remembered with its plugin."""
+        self.observers = tuple(item.value for item in observers)
+        self._observed_for = {id(item.value): self.plugins.who(item.plugin) for item in observers}
+
+    def blame(self, observer: Observer, error: Exception) -> None:
+        """Write on what an observer raised whose observer it is. Only called once something is raised."""
+        who = self._observed_for.get(id(observer))
+        if who is not None:
+            add_note(error, who, f"observer {type(observer).__name__}")
 
     def _open(self) -> None:
         if self._closed:

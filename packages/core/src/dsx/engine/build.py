@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from dsx.codecs.make import make_codec
 from dsx.comm.collectives import Collectives
 from dsx.deferred.materialise import materialise, seed_of
 from dsx.deferred.recorder import fill
 from dsx.engine.engine import Engine
 from dsx.engine.loop import AccumulationLoop
+from dsx.engine.named import refuse_unknown_components
 from dsx.errors import PlanError
 from dsx.flat.bucket import Bucket
 from dsx.flat.build import PolicyOf, family_of, make_buckets, members_of
@@ -26,12 +28,13 @@ from dsx.optim.binding import OptimizerBinding, named_groups
 from dsx.optim.make import make_optimizer, optimizer_class, ownership_of
 from dsx.optim.schedule_driver import make_schedule
 from dsx.planning.plan import Plan
-from dsx.plugin.kinds import STORE
+from dsx.planning.same import difference, differing_parts, present
 from dsx.plugin.manager import PluginManager
 from dsx.plugin.roles import Accelerator, Driver
 from dsx.plugin.types import Family
 from dsx.precision.keep import cast_around_kept, kept_names
 from dsx.precision.scaling import make_scaler
+from dsx.registry.building import used
 from dsx.registry.registry import Registry
 
 
@@ -47,13 +50,15 @@ def build_engine(
 ) -> Engine:
     """An engine for this model. A process group exists where there is more than one rank."""
     plugins = registry.plugins
-    refuse_unknown_store(plan, registry)
+    refuse_unknown_components(plan, registry)
+    plan = with_codec(plan, registry)
     device = accelerator.device(plan.world.local_rank)
+    accelerator.set_device(plan.world.local_rank)
     mesh = Mesh(plan.axes, world=plan.world, device_type=device.type, timeout=plan.config.comm_timeout)
     try:
         check_same_plan(plan, mesh.world_group)
         for item in plan.passes:
-            model = item.apply(model, plan)
+            model = item.apply(model, plan, *(used(registry, kind, name) for kind, name in item.uses))
         families = [tagged.value for tagged in plugins.param_families(plan, model)]
         plan = with_kept_modules(plan, model)
         binding = bind_optimizer(plan, model, optimizer=optimizer, params=model_parameters, registry=registry)
@@ -83,7 +88,7 @@ def build_engine(
             if loop is None
             else plugins.call_owner(loop, "dsx_make_loop", plan=plan, engine=engine)
         )
-        engine.observers = tuple(tagged.value for tagged in plugins.observers(plan, engine))
+        engine.watch(plugins.observers(plan, engine))
         announce(engine)
         return engine
     except BaseException:
@@ -92,17 +97,12 @@ def build_engine(
 
 
 def check_same_plan(plan: Plan, world: Collectives) -> None:
-    """Refuse to train where ranks have planned different things, naming who differs in what."""
+    """Refuse to train where ranks have planned different things, naming what differs on which."""
     if world.size == 1:
         return
-    everyone = world.exchange_objects(plan.parts_of_digest(), site="compare plans")
-    for rank, other in enumerate(everyone):
-        differing = sorted(name for name in {*everyone[0], *other} if everyone[0].get(name) != other.get(name))
-        if differing:
-            raise PlanError(
-                f"rank {rank} has planned something else than rank 0: {', '.join(differing)} differ. "
-                "Give every rank the same configuration and install the same plugins"
-            )
+    parts = differing_parts(world.exchange_objects(plan.parts_of_digest(), site="compare plans"))
+    if parts:  # on every rank, as all have compared the same, so that all come to the second exchange
+        raise PlanError(difference(parts, world.exchange_objects(present(plan.plugins), site="tell plans apart")))
 
 
 def check_same_model(model: nn.Module, binding: OptimizerBinding, replicas: Collectives) -> None:
@@ -128,11 +128,12 @@ def check_same_model(model: nn.Module, binding: OptimizerBinding, replicas: Coll
     )
 
 
-def refuse_unknown_store(plan: Plan, registry: Registry) -> None:
-    """Refuse a store that nobody offers before anything is trained, without importing the one that somebody does."""
-    name = plan.config.checkpoint.store
-    if name.lower() not in registry.names(STORE):
-        registry.get(STORE, name)
+def with_codec(plan: Plan, registry: Registry) -> Plan:
+    """The plan with the codec that it names, made; as it is where it names none."""
+    name = plan.precision.gradient_codec
+    if name is None:
+        return plan
+    return replace(plan, precision=replace(plan.precision, codec=make_codec(name, registry=registry)))
 
 
 def with_kept_modules(plan: Plan, model: nn.Module) -> Plan:
@@ -191,6 +192,7 @@ def make_driver(
         driver: Driver = plugins.call_owner(
             owner, "dsx_make_driver", plan=plan, model=model, families=families, make_inner=binding, mesh=mesh
         )
+        refuse_uncoded(plan, driver, owner=plugins.provider(owner))
         return driver
     policy = replicated_policy(plan)
     buckets = cut_buckets(
@@ -202,6 +204,16 @@ def make_driver(
         policy_of=lambda name, param: (policy, "") if param.requires_grad else None,
     )
     return FlatDriver(model, buckets, binding=binding, mesh=mesh)
+
+
+def refuse_uncoded(plan: Plan, driver: Driver, *, owner: str) -> None:
+    """Refuse a configured codec that the owner's driver does not use, instead of passing over it in silence."""
+    if plan.precision.gradient_codec is not None and not getattr(driver, "takes_codec", False):
+        raise PlanError(
+            f"gradient_codec: found {plan.precision.gradient_codec!r}, but the driver of {owner} moves gradients its "
+            "own way\n    what to do: leave the key out (a driver that reduces in plan.precision.codec says so by the "
+            "attribute takes_codec = True)"
+        )
 
 
 def cut_buckets(
@@ -216,7 +228,7 @@ def cut_buckets(
     """Buckets that have taken over the model's parameters under these policies; what none holds is placed whole."""
     members = members_of(model, families=families, binding=binding, precision=plan.precision, policy_of=policy_of)
     place_frozen(model, {member.name for member in members}, plan, families=families, mesh=mesh)
-    buckets = make_buckets(members, mesh=mesh, binding=binding)
+    buckets = make_buckets(members, mesh=mesh, binding=binding, codec=plan.precision.codec)
     for bucket in buckets:
         bucket.adopt(seed=plan.config.seed)
     return buckets

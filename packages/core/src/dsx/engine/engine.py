@@ -16,6 +16,7 @@ from dsx.engine import saving
 from dsx.engine.base import EngineBase
 from dsx.engine.clipping import Clipped, clip_factor
 from dsx.engine.losses import check_loss
+from dsx.engine.observers import close_observer
 from dsx.engine.scaling import cast_inputs, scale_gradients
 from dsx.errors import EngineError
 from dsx.plugin.roles import StateBytes
@@ -35,7 +36,11 @@ class Engine(EngineBase):
         """
         self._open()
         for observer in self.observers:
-            observer.before_forward(self)
+            try:
+                observer.before_forward(self)
+            except Exception as error:
+                self.blame(observer, error)
+                raise
         scaled = self.scaler.active and torch.is_grad_enabled()
         if scaled:  # gradients that leave by the inputs are unscaled, so a model may be chained with itself or others
             args, kwargs = scale_gradients((args, kwargs), lambda: 1.0 / self._plain_scale())
@@ -46,7 +51,11 @@ class Engine(EngineBase):
         if scaled:
             outputs = scale_gradients(outputs, self._plain_scale)
         for observer in self.observers:
-            observer.after_forward(self)
+            try:
+                observer.after_forward(self)
+            except Exception as error:
+                self.blame(observer, error)
+                raise
         return outputs
 
     forward = __call__
@@ -74,7 +83,11 @@ class Engine(EngineBase):
         self._open()
         check_loss(loss, gradient)
         for observer in self.observers:
-            observer.before_backward(self)
+            try:
+                observer.before_backward(self)
+            except Exception as error:
+                self.blame(observer, error)
+                raise
         self.driver.expect(last=self.is_gradient_accumulation_boundary() and self._synced, hold=not self._synced)
         factor = self.scaler.scale * (1.0 if scale_wrt_gas else self._accumulation)
         scaled = loss if factor == 1.0 else loss * factor
@@ -86,7 +99,11 @@ class Engine(EngineBase):
             self.driver.expect(last=False, hold=not self._synced)
         self._losses.add(loss)
         for observer in self.observers:
-            observer.after_backward(self)
+            try:
+                observer.after_backward(self)
+            except Exception as error:
+                self.blame(observer, error)
+                raise
         return loss
 
     def step(self) -> None:
@@ -101,10 +118,18 @@ class Engine(EngineBase):
         if not boundary:
             return
         for observer in self.observers:
-            observer.before_step(self)
+            try:
+                observer.before_step(self)
+            except Exception as error:
+                self.blame(observer, error)
+                raise
         self._update()
         for observer in self.observers:
-            observer.after_step(self, updated=self._updated)
+            try:
+                observer.after_step(self, updated=self._updated)
+            except Exception as error:
+                self.blame(observer, error)
+                raise
 
     def _update(self) -> None:
         scale = self.scaler.scale if self.scaler.active else 1.0
@@ -312,7 +337,7 @@ class Engine(EngineBase):
             stack.callback(self.plugins.teardown, self)
             stack.callback(self.driver.close, whole=whole)
             for observer in reversed(self.observers):
-                stack.callback(observer.close, self)
+                stack.callback(close_observer, observer, self)
 
     destroy = close
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dsx.engine.engine import Engine
+    from dsx.plugin.roles import Observer as AnyObserver
 
 
 class Observer:
@@ -38,3 +39,12 @@ class Observer:
 
     def close(self, engine: Engine) -> None:
         """The engine closes."""
+
+
+def close_observer(observer: AnyObserver, engine: Engine) -> None:
+    """Tell an observer that the engine closes; what it raises names its plugin."""
+    try:
+        observer.close(engine)
+    except Exception as error:
+        engine.blame(observer, error)
+        raise

@@ -11,6 +11,7 @@ from dsx.errors import CheckpointError
 from dsx.optim.schedule_driver import LRSchedule
 from dsx.plugin.kinds import STORE
 from dsx.plugin.types import CheckpointPart
+from dsx.registry.building import building
 from dsx.registry.registry import Registry
 
 if TYPE_CHECKING:
@@ -87,7 +88,11 @@ def save(
             "checkpoint %r is saved after %d of %d micro-batches: their gradients are not in it", name, begun, whole
         )
     for observer in engine.observers:
-        observer.before_save(engine, root / name)
+        try:
+            observer.before_save(engine, root / name)
+        except Exception as error:
+            engine.blame(observer, error)
+            raise
     parts = parts_of(engine)
     if not frozen:
         parts = [without_frozen(engine, part) if part.name == "model" else part for part in parts]
@@ -102,14 +107,20 @@ def save(
         meta={"world": engine.plan.world.size, "stage": engine.zero_optimization_stage(), "step": engine.global_steps},
     )
     for observer in engine.observers:
-        observer.after_save(engine, path)
+        try:
+            observer.after_save(engine, path)
+        except Exception as error:
+            engine.blame(observer, error)
+            raise
     return path
 
 
 def store_of(engine: Engine, root: Path) -> Store:
     """The store that ``checkpoint.store`` names, over this root."""
-    make = Registry(engine.plugins).get(STORE, engine.config.checkpoint.store)
-    return make(root)
+    registry, name = Registry(engine.plugins), engine.config.checkpoint.store
+    make = registry.get(STORE, name)
+    with building(registry, STORE, name):
+        return make(root)
 
 
 def without_frozen(engine: Engine, part: CheckpointPart) -> CheckpointPart:

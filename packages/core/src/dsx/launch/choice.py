@@ -7,6 +7,8 @@ from dsx.errors import LaunchError, did_you_mean
 from dsx.plugin.kinds import RUNNER
 from dsx.plugin.manager import plugin_manager
 from dsx.plugin.roles import Runner
+from dsx.plugin.types import Score
+from dsx.registry.building import building, probed
 from dsx.registry.registry import Registry
 
 
@@ -21,10 +23,19 @@ def choose_runner(name: str | None = None) -> Runner:
     known = registry.names(RUNNER)
     if name is not None and name not in known:
         raise LaunchError(f"unknown runner {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
-    runners = {each: registry.get(RUNNER, each)() for each in (known if name is None else (name,))}
-    scores = {each: runner.available() for each, runner in runners.items()}
+    asked = known if name is None else (name,)
+    scores = {each: _score(registry, each) for each in asked}
     best = max(scores, key=lambda each: (scores[each].value, each))
     if scores[best].value == 0:
         reasons = "; ".join(f"{each}: {score.why}" for each, score in scores.items())
         raise LaunchError(f"no way to reach the other machines: {reasons}")
-    return runners[best]
+    return _made(registry, best)
+
+
+def _score(registry: Registry, name: str) -> Score:
+    return probed(registry, RUNNER, name, lambda: _made(registry, name).available())
+
+
+def _made(registry: Registry, name: str) -> Runner:
+    with building(registry, RUNNER, name):
+        return registry.get(RUNNER, name)()

@@ -15,6 +15,7 @@ from dsx.optim.foreign import ELEMENTWISE, ForeignOptimizer
 from dsx.optim.parameters import accepted, check_params
 from dsx.plugin.kinds import OPTIMIZER
 from dsx.precision.policy import PrecisionPolicy
+from dsx.registry.building import building
 
 AnyOptimizer = Optimizer | ForeignOptimizer
 
@@ -117,7 +118,8 @@ def _from_config(
     takes = accepted(factory)
     if precision is not None and precision.states != torch.float32 and takes is not None and "state_dtype" in takes:
         params.setdefault("state_dtype", precision.states)
-    return factory(groups, **params)
+    with building(registry, OPTIMIZER, section.type):
+        return factory(groups, **params)
 
 
 def _drive(optimizer: Any, registry: Components) -> AnyOptimizer:

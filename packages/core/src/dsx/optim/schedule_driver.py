@@ -14,6 +14,7 @@ from dsx.optim.components import Components, Named
 from dsx.optim.parameters import check_params
 from dsx.optim.schedules import Schedule
 from dsx.plugin.kinds import SCHEDULE
+from dsx.registry.building import building
 
 _GROUP_KEYS = ("lr", "initial_lr", "betas", "momentum")
 
@@ -197,9 +198,10 @@ def make_schedule(
         raise ConfigError(f"scheduler.type is {section.type}, but there is no optimizer: name one, or drop the section")
     factory = registry.get(SCHEDULE, section.type)
     check_params("scheduler", section.type, factory, section.params)
-    if isinstance(factory, type) and issubclass(factory, Schedule):
-        return FunctionSchedule(optimizer, factory(**section.params))
-    return wrap_client(factory(torch_face(optimizer), **section.params), optimizer)
+    with building(registry, SCHEDULE, section.type):
+        if isinstance(factory, type) and issubclass(factory, Schedule):
+            return FunctionSchedule(optimizer, factory(**section.params))
+        return wrap_client(factory(torch_face(optimizer), **section.params), optimizer)
 
 
 def wrap_client(scheduler: Any, optimizer: HasGroups) -> LRSchedule:

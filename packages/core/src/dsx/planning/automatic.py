@@ -13,6 +13,7 @@ from dsx.config.root import DsxConfig, canonical
 from dsx.config.section import key_of
 from dsx.errors import ConfigError, PluginError
 from dsx.plugin.manager import PluginManager, Tagged
+from dsx.plugin.naming import REMEDY
 from dsx.plugin.types import Facts, Resolved, World
 
 CORE = "core"
@@ -87,17 +88,30 @@ def _applied(config: DsxConfig, answers: Sequence[Tagged[Resolved]], plugins: Pl
                 f"{item.value.key} is resolved by {seen[key]} and by {who}: wanted one resolver\n"
                 f'    what to do: give a value instead of "auto"'
             )
+        owner = _owner(key, plugins)
+        if item.plugin not in (CORE, owner):
+            of = f"a key of plugin {plugins.provider(owner)}" if owner else "no key of a plugin"
+            own = ", ".join(name for name, (plugin, _) in plugins.sections.items() if plugin == item.plugin)
+            raise plugins.who(item.plugin).fault(
+                f"resolves {item.value.key}, which is {of}: wanted keys of its own sections only, {own or 'none'}"
+            )
         if key not in open_keys:
-            raise PluginError(
-                f'plugin {who} resolves {item.value.key}, which does not stand at "auto": found a value that the user '
-                f"or another plugin gave\n    what to do: report it to the authors of the plugin"
+            raise plugins.who(item.plugin).fault(
+                f'resolves {item.value.key}, which does not stand at "auto": found a value that the user or another '
+                f"plugin gave, wanted a Resolved only where the key is AUTO"
             )
         seen[key] = who
         try:
             config = config.with_values({key: item.value.value})
         except ConfigError as error:
-            raise PluginError(f"plugin {who} gives {item.value.key} a value that it does not take: {error}") from error
+            reason = str(error).partition(REMEDY)[0]
+            raise plugins.who(item.plugin).fault(f"gives a value that cannot stand there: {reason}") from error
     return config
+
+
+def _owner(key: str, plugins: PluginManager) -> str:
+    """The plugin that owns the section of a key; nothing for the core's keys and for those that do not exist."""
+    return plugins.sections.get(key.partition(".")[0], ("",))[0]
 
 
 def _unresolved(path: str, plugins: PluginManager) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dsx.errors import PlanError
@@ -15,41 +15,55 @@ ORDER = ("pipe", "data", "sequence", "tensor")
 """Outermost first: neighbours in ``tensor`` talk most, so they are neighbours in rank. Other axes come before these."""
 
 
-def solve_axes(named: Sequence[Tagged[MeshAxis]], *, world_size: int) -> tuple[MeshAxis, ...]:
+def solve_axes(
+    named: Sequence[Tagged[MeshAxis]], *, world_size: int, provider: Callable[[str], str] = repr
+) -> tuple[MeshAxis, ...]:
     """Every axis with its degree, outermost first, each nested axis after the one that it divides.
 
-    Raises PlanError where an axis is named twice, two axes want what is left, or degrees do not fit the world.
+    provider: how a plugin is named in full. Raises PlanError where an axis is named twice, two axes want what is left,
+    or degrees do not fit the world.
     """
-    _refuse_doubles(named)
+    _refuse_doubles(named, provider)
     axes = [item.value for item in named]
+    who = {item.value.name: f"of plugin {provider(item.plugin)}" for item in named}
     if all(axis.name != DATA for axis in axes):
         axes.append(MeshAxis(DATA, None, why="what the other axes leave"))
     known = {axis.name for axis in axes}
     for axis in axes:
         if axis.inside is not None and axis.inside not in known:
             raise PlanError(
-                f"mesh axis {axis.name!r} lies inside {axis.inside!r}, which is not an axis: found "
-                f"{', '.join(sorted(known))}, wanted {axis.inside!r} among them ({axis.why})"
+                f"mesh axis {axis.name!r} {who[axis.name]} lies inside {axis.inside!r}, which is not an axis: found "
+                f"{', '.join(sorted(known))}, wanted {axis.inside!r} among them ({axis.why})\n"
+                f"    what to do: install and switch on the plugin that names axis {axis.inside!r}, or switch this off"
             )
         if axis.degree is not None and axis.degree < 1:
-            raise PlanError(f"mesh axis {axis.name!r} has degree {axis.degree}, wanted at least 1 ({axis.why})")
+            raise PlanError(
+                f"mesh axis {axis.name!r} {who[axis.name]} has degree {axis.degree}, wanted at least 1 ({axis.why})\n"
+                f"    what to do: correct the degree where the configuration gives it, else report it to the authors"
+            )
     outer = sorted((axis for axis in axes if axis.inside is None), key=_place)
     solved: list[MeshAxis] = []
     for axis in _filled(outer, total=world_size, whole=f"{world_size} ranks"):
         solved += [axis, *_nested(axis, axes)]
     if len(solved) != len(axes):
         lost = sorted(known - {axis.name for axis in solved})
-        raise PlanError(f"mesh axes {', '.join(lost)} lie inside one another: found a circle, wanted an outermost axis")
+        said = ", ".join(f"{name} {who[name]}" for name in lost)
+        raise PlanError(
+            f"mesh axes {said} lie inside one another: found a circle, wanted an outermost axis\n"
+            f"    what to do: switch one of them off, and report it to the authors"
+        )
     return tuple(solved)
 
 
-def _refuse_doubles(named: Sequence[Tagged[MeshAxis]]) -> None:
+def _refuse_doubles(named: Sequence[Tagged[MeshAxis]], provider: Callable[[str], str]) -> None:
     by_name: dict[str, list[Tagged[MeshAxis]]] = {}
     for item in named:
         by_name.setdefault(item.value.name, []).append(item)
     for name, items in by_name.items():
         if len(items) > 1:
-            who = " and ".join(f"{item.plugin!r} (degree {item.value.degree}, {item.value.why})" for item in items)
+            who = " and ".join(
+                f"{provider(item.plugin)} (degree {item.value.degree}, {item.value.why})" for item in items
+            )
             raise PlanError(f"mesh axis {name!r} is named by {who}: wanted one owner\n    what to do: turn one off")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dsx.errors import did_you_mean
@@ -19,16 +19,19 @@ class Settlement:
     problems: tuple[str, ...]
 
 
-def settle(claims: Sequence[Claimed]) -> Settlement:
-    """The final states. Order does not matter: what nobody sets is as in RESOURCES, and needs are judged last."""
+def settle(claims: Sequence[Claimed], *, provider: Callable[[str], str] = repr) -> Settlement:
+    """The final states. Order does not matter: what nobody sets is as in RESOURCES, and needs are judged last.
+
+    provider: how a plugin is named in full where it is its own mistake.
+    """
     setters: dict[str, list[Claimed]] = {}
     problems: list[str] = []
     for item in sorted(claims, key=lambda item: (item.claim.resource, item.plugin, item.claim.states, item.claim.why)):
         if item.claim.resource not in RESOURCES:
             meant = did_you_mean(item.claim.resource, RESOURCES)
             problems.append(
-                f"{item.plugin!r} speaks of an unknown resource {item.claim.resource!r}{meant}, "
-                f"wanted one of {', '.join(RESOURCES)}"
+                f"{provider(item.plugin)} speaks of an unknown resource {item.claim.resource!r}{meant}, "
+                f"wanted one of {', '.join(RESOURCES)}\n    what to do: report it to the plugin's authors"
             )
         elif item.claim.verb == "sets":
             setters.setdefault(item.claim.resource, []).append(item)

@@ -34,7 +34,7 @@ def make_plan(
     """
     plugins = plugins if plugins is not None else plugin_manager()
     loaded = load_config(config, plugins=plugins)
-    axes = solve_axes(plugins.mesh_axes(loaded, world), world_size=world.size)
+    axes = solve_axes(plugins.mesh_axes(loaded, world), world_size=world.size, provider=plugins.provider)
     replicas = _replicas(loaded, axes)
     batch, batch_reasons = solve_batch(
         loaded.train_batch_size,
@@ -48,7 +48,7 @@ def make_plan(
 
     precision = policy_from(decided, native_bf16=facts.native_bf16)
     claims = _claims(decided, world, plugins)
-    settlement = settle(claims)
+    settlement = settle(claims, provider=plugins.provider)
     plan = Plan(
         config=decided,
         world=world,
@@ -59,7 +59,7 @@ def make_plan(
         owners=MappingProxyType(settlement.owners),
         claims=claims,
         resolved=resolved,
-        passes=_passes(plugins.passes(decided)),
+        passes=_passes(plugins.passes(decided), plugins),
         plugins=plugins.info(),
     )
     _check(plan, settlement.problems, plugins)
@@ -91,13 +91,16 @@ def _core_claims(config: DsxConfig) -> list[Claim]:
     return []
 
 
-def _passes(found: Sequence[Tagged[ModelPass]]) -> tuple[ModelPass, ...]:
+def _passes(found: Sequence[Tagged[ModelPass]], plugins: PluginManager) -> tuple[ModelPass, ...]:
     by_name: dict[str, list[str]] = {}
     for item in found:
-        by_name.setdefault(item.value.name, []).append(repr(item.plugin))
+        by_name.setdefault(item.value.name, []).append(plugins.provider(item.plugin))
     doubled = [f"{name!r} by {' and '.join(who)}" for name, who in by_name.items() if len(who) > 1]
     if doubled:
-        raise PlanError(f"model passes have the same name: {', '.join(doubled)}; wanted one of each name")
+        raise PlanError(
+            f"model passes have the same name: {', '.join(doubled)}; wanted one of each name\n"
+            f"    what to do: turn one of them off, or block its plugin with DSX_PLUGINS_BLOCK"
+        )
     ordered = sorted(found, key=lambda item: (item.value.phase, item.plugin, item.value.name))
     return tuple(item.value for item in ordered)
 

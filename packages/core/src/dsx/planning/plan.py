@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsx.planning.batch import Batch
+from dsx.planning.same import DIGEST, present
 from dsx.plugin.types import Claim, MeshAxis, ModelPass, Resolved, World
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Plan:
             "precision": self.precision.describe(),
             "resources": sorted((name, state, self.owners.get(name)) for name, state in self.states.items()),
             "model passes": [(item.name, int(item.phase)) for item in self.passes],
-            "plugins": sorted((item.name, item.version) for item in self.plugins if item.state == "active"),
+            DIGEST: sorted((item.name, *item.kind) for item in present(self.plugins) if item.state == "active"),
         }
         dump = self.config.model_dump()
         parts |= {f"config {key}": dump[key] for key in sorted(dump)}

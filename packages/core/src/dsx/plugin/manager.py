@@ -1,13 +1,11 @@
-"""Finds plugins, checks their word against the hooks, and calls them: typed, tagged, and with every failure named."""
+"""The plugins of a process: found, checked against the hooks, and called: typed, tagged, with every failure named."""
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import pluggy
 import torch
@@ -16,10 +14,13 @@ from dsx.config.root import DsxConfig
 from dsx.config.section import Section
 from dsx.errors import DsxError, PluginError
 from dsx.plugin import hooks
-from dsx.plugin.discovery import Found, PluginWarning, discover, given, warn_broken
-from dsx.plugin.inspection import inspect_plugin
+from dsx.plugin.calling import Member, Tagged, admit, refusal
+from dsx.plugin.clashes import Clash, command_clashes, member_clashes, offer_clashes, raise_clashes
+from dsx.plugin.discovery import Found, PluginWarning, find, warn_broken
+from dsx.plugin.info import PluginInfo, info_of
+from dsx.plugin.naming import Who, parts
+from dsx.plugin.results import as_tuple
 from dsx.plugin.types import (
-    API_VERSION,
     CheckpointPart,
     Claim,
     Command,
@@ -35,6 +36,7 @@ from dsx.plugin.types import (
     Resolved,
     World,
 )
+from dsx.warned import warn_outside
 
 if TYPE_CHECKING:
     from dsx.engine.engine import Engine
@@ -43,93 +45,47 @@ if TYPE_CHECKING:
 
 __all__ = ["PluginInfo", "PluginManager", "PluginWarning", "Tagged", "plugin_manager"]
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class PluginInfo:
-    """One row of ``dsx plugins``. State: active, blocked, or broken with its cause."""
-
-    name: str
-    distribution: str
-    version: str
-    state: str
-    provides: tuple[str, ...] = ()
-    cause: str = ""
-
-    @property
-    def provider(self) -> str:
-        """``'zero' (dsx-zero 0.1.0)``."""
-        return f"{self.name!r} ({' '.join(part for part in (self.distribution, self.version) if part)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Tagged(Generic[T]):
-    """One value of a hook's result, with the name of the plugin that gave it."""
-
-    plugin: str
-    value: T
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    spec: PluginSpec
-    found: Found
-    functions: Mapping[str, Callable[..., Any]]
+Clashes = Literal["raise", "show"]
 
 
 class PluginManager:
     """The plugins of one process or test. Made by `plugin_manager`; holds no global state."""
 
-    def __init__(self, found: Sequence[Found]) -> None:
-        self._pluggy = pluggy.PluginManager("dsx")
-        self._pluggy.add_hookspecs(hooks)
+    def __init__(self, found: Sequence[Found], *, clashes: Clashes = "raise") -> None:
+        """clashes: with ``"show"`` no clash raises: names with two owners are left out, and `info` tells of them."""
+        self._clashes = clashes
         self._idle: list[PluginInfo] = []
         self._offered: dict[str, tuple[Tagged[Any], ...]] = {}
-        self._failed: dict[str, str] = {}
-        members: list[_Member] = []
+        self._failed: dict[str, tuple[str, str]] = {}
+        members = self._admitted(found)
+        self._member_clashes = member_clashes(members)
+        if clashes == "raise":
+            raise_clashes(self._member_clashes, what="plugins")
+        aside = {id(member): clash for clash in self._member_clashes for member in clash.losers}
+        for member in members:
+            if id(member) in aside:
+                clash = aside[id(member)]
+                self._idle.append(info_of(member.found, "clash", str(clash), clash.remedy, name=member.spec.name))
+        # Sorted by name, so that nothing can come to depend on the order in which plugins were found.
+        kept = sorted((item for item in members if id(item) not in aside), key=lambda member: member.spec.name)
+        self._members = {member.spec.name: member for member in kept}
+
+    def _admitted(self, found: Sequence[Found]) -> list[Member]:
+        machine = pluggy.PluginManager("dsx")
+        machine.add_hookspecs(hooks)
+        members: list[Member] = []
         for item in found:
             if item.state != "active":
-                self._idle.append(PluginInfo(item.name, item.distribution, item.version, item.state, (), item.cause))
+                self._idle.append(info_of(item, item.state, item.cause, item.remedy))
                 continue
             try:
-                members.append(self._admit(item))
+                members.append(admit(machine, item))
             except PluginError as error:
-                self._idle.append(PluginInfo(item.name, item.distribution, item.version, "broken", (), str(error)))
+                self._idle.append(info_of(item, "broken", *refusal(error)))
         for info in self._idle:
             if info.state == "broken":
-                warn_broken(info.provider, info.cause)
-        # Sorted by name, so that nothing can come to depend on the order in which plugins were found.
-        self._members = {member.spec.name: member for member in sorted(members, key=lambda member: member.spec.name)}
-        self._refuse_clashes(members)
-
-    def _admit(self, found: Found) -> _Member:
-        functions = inspect_plugin(self._pluggy, found)
-        try:
-            spec = functions["dsx_plugin"]()
-        except Exception as error:
-            raise PluginError(f"dsx_plugin() raised {type(error).__name__}: {error}") from error
-        _check_spec(spec)
-        # Last, because pluggy leaves a plugin that it refuses half registered.
-        self._pluggy.register(found.plugin, name=f"{found.provider}#{id(found.plugin)}")
-        return _Member(spec, found, functions)
-
-    def _refuse_clashes(self, members: Sequence[_Member]) -> None:
-        names: dict[str, list[str]] = {}
-        sections: dict[str, list[str]] = {key: ["the core itself"] for key in DsxConfig.model_fields}
-        for member in sorted(members, key=lambda member: (member.spec.name, member.found.provider)):
-            names.setdefault(member.spec.name, []).append(member.found.provider)
-            for key in member.spec.sections:
-                sections.setdefault(key, []).append(f"{member.spec.name!r} ({member.found.provider})")
-        problems = [f"the name {key!r} is taken by {' and '.join(who)}" for key, who in names.items() if len(who) > 1]
-        problems += [
-            f"section {key!r} is owned by {' and '.join(who)}" for key, who in sections.items() if len(who) > 1
-        ]
-        if problems:
-            raise PluginError(
-                "plugins clash: " + "; ".join(problems) + "\n    what to do: uninstall one, or block it: "
-                "DSX_PLUGINS_BLOCK=<entry point>, or plugin_manager(block=[...])"
-            )
+                warn_broken(info.provider, info.cause, info.remedy)
+        return members
 
     # What is there ----------------------------------------------------------------------------------------------------
 
@@ -150,29 +106,44 @@ class PluginManager:
 
     def provider(self, plugin: str) -> str:
         """``'zero' (dsx-zero 0.1.0)``, as messages name it."""
-        member = self._members.get(plugin)
-        return repr(plugin) if member is None else f"{plugin!r} ({member.found.provider})"
+        return self.who(plugin).provider
 
-    def info(self) -> tuple[PluginInfo, ...]:
+    def who(self, plugin: str) -> Who:
+        """The plugin as messages speak of it, with how it is blocked."""
+        member = self._members.get(plugin)
+        return Who(repr(plugin), plugin) if member is None else member.who
+
+    def clashes(self, *, commands: Iterable[str] = ()) -> tuple[Clash, ...]:
+        """Every name with two owners. commands: those of the core, which no plugin may take."""
+        offers = offer_clashes(self._asked("dsx_components"), self._members)
+        return (
+            *self._member_clashes,
+            *offers,
+            *command_clashes(self._asked("dsx_commands"), self._members, core=commands),
+        )
+
+    def info(self, *, commands: Iterable[str] = ()) -> tuple[PluginInfo, ...]:
         """Every plugin that was found, whatever its state, with what it provides; sorted by name."""
-        provided: dict[str, list[str]] = {name: [] for name in self._members}
+        clashes = {id(member): clash for clash in self.clashes(commands=commands) for member in clash.losers}
+        active: list[PluginInfo] = []
         for name, member in self._members.items():
-            provided[name] += [f"section {key}" for key in member.spec.sections]
-        for item in self.components():
-            offer = item.value
-            if isinstance(offer, Kernel):
-                provided[item.plugin].append(f"kernel {offer.operation}={offer.variant}")
-            else:
-                provided[item.plugin].append(f"{offer.kind.name} {offer.name}")
-        for command in self.commands():
-            provided[command.plugin].append(f"command {command.value.name}")
-        active = [
-            PluginInfo(
-                name, found.distribution, found.version, "active", tuple(provided[name]), self._failed.get(name, "")
+            clash = clashes.get(id(member))
+            cause, remedy = self._failed.get(name, ("", "")) if clash is None else (str(clash), clash.remedy)
+            state = "active" if clash is None else "clash"
+            active.append(
+                info_of(member.found, state, cause, remedy, name=name, provides=tuple(self._provided(member)))
             )
-            for name, found in ((name, member.found) for name, member in self._members.items())
-        ]
         return tuple(sorted([*active, *self._idle], key=lambda info: info.name))
+
+    def _provided(self, member: Member) -> Iterable[str]:
+        name = member.spec.name
+        yield from (f"section {key}" for key in member.spec.sections)
+        for offer in (item.value for item in self._asked("dsx_components") if item.plugin == name):
+            if isinstance(offer, Kernel):
+                yield f"kernel {offer.operation}={offer.variant}"
+            else:
+                yield f"{offer.kind.name} {offer.name}"
+        yield from (f"command {item.value.name}" for item in self._asked("dsx_commands") if item.plugin == name)
 
     def broken(self) -> tuple[PluginInfo, ...]:
         """Plugins that were found but cannot be used, or failed to say what they offer, with the cause."""
@@ -181,10 +152,17 @@ class PluginManager:
     # Typed hooks ------------------------------------------------------------------------------------------------------
 
     def components(self) -> tuple[Tagged[Component[Any] | Kernel], ...]:
-        return self._offers("dsx_components", (Component, Kernel))
+        """What all offer. Raises PluginError for a name with two owners, or leaves it out where clashes are shown."""
+        offered = self._asked("dsx_components")
+        clashes = offer_clashes(offered, self._members)
+        if self._clashes == "raise":
+            raise_clashes(clashes, what="names")
+        lost = {(member.spec.name, id(offer)) for clash in clashes for member in clash.losers for offer in clash.offers}
+        return tuple(item for item in offered if (item.plugin, id(item.value)) not in lost)
 
     def commands(self) -> tuple[Tagged[Command], ...]:
-        return self._offers("dsx_commands", Command)
+        """Commands of all plugins; of a name with two owners both, as only who calls it is refused."""
+        return self._asked("dsx_commands")
 
     def resolve(self, config: DsxConfig, world: World, facts: Facts) -> tuple[Tagged[Resolved], ...]:
         return self._collect("dsx_resolve", Resolved, config=config, world=world, facts=facts)
@@ -215,28 +193,32 @@ class PluginManager:
 
     def report(self) -> tuple[Tagged[ReportRow], ...]:
         """Rows of every plugin; one that fails gives a row that says so."""
-        rows, errors = self.each("dsx_report")
-        failed = tuple(
-            Tagged(e.plugin, ReportRow("plugins", e.plugin, "report failed", False, str(e.value))) for e in errors
-        )
-        return tuple(Tagged(row.plugin, row.value) for row in rows) + failed
+        rows: list[Tagged[ReportRow]] = []
+        for name, member in self._members.items():
+            try:
+                rows += member.answers("dsx_report", ReportRow, {})
+            except Exception as error:  # noqa: BLE001  (shown, so that the rest is called)
+                note = "; what to do: ".join(parts(error, member.who))
+                rows.append(Tagged(name, ReportRow("plugins", name, "report failed", False, note)))
+        return tuple(rows)
 
     def teardown(self, engine: Engine) -> tuple[Tagged[Exception], ...]:
-        """Let every plugin release what it holds; gives the errors, of which none stopped the rest."""
-        return self.each("dsx_teardown", engine=engine)[1]
+        """Let every plugin release what it holds; one warning for each that fails, of which none stopped the rest."""
+        errors = self.each("dsx_teardown", engine=engine)[1]
+        for error in errors:
+            note = "".join(f"; {note}" for note in getattr(error.value, "__notes__", ()))
+            warn_outside(f"{error.value}{note}", PluginWarning)
+        return errors
 
     # Ways of calling --------------------------------------------------------------------------------------------------
 
     def call_owner(self, plugin: str, hook: str, **arguments: Any) -> Any:
-        """The answer of the one plugin that owns a role."""
+        """The answer of the one plugin that owns a role, with all methods of the role."""
         member = self._members.get(plugin)
         if member is None or hook not in member.functions:
-            raise PluginError(
-                f"plugin {self.provider(plugin)} owns a role but has no hook {hook}: found "
-                f"{', '.join(member.functions) if member else 'no such plugin'}, wanted {hook}\n"
-                f"    what to do: report it to the plugin's authors, or block the plugin"
-            )
-        return self._call(member, hook, arguments)
+            found = ", ".join(member.functions) if member else "no such plugin"
+            raise self.who(plugin).fault(f"owns a role but has no hook {hook}: found {found}, wanted {hook}")
+        return member.own(hook, arguments)
 
     def each(self, hook: str, **arguments: Any) -> tuple[tuple[Tagged[Any], ...], tuple[Tagged[Exception], ...]]:
         """Call every plugin, whatever fails: (all values, all errors), each with its plugin."""
@@ -246,91 +228,44 @@ class PluginManager:
             if hook not in member.functions:
                 continue
             try:
-                values += [Tagged(name, item) for item in _as_tuple(self._call(member, hook, arguments, listed=True))]
+                values += [Tagged(name, item) for item in as_tuple(member.call(hook, arguments, listed=True))]
             except Exception as error:  # noqa: BLE001  (kept, so that the rest is called)
                 errors.append(Tagged(name, error))
         return tuple(values), tuple(errors)
 
     def _collect(self, hook: str, kind: Any, *, single: bool = False, **arguments: Any) -> tuple[Tagged[Any], ...]:
         members = self._members.values()
-        return tuple(item for member in members for item in self._answers(member, hook, kind, arguments, single=single))
+        return tuple(item for member in members for item in member.answers(hook, kind, arguments, single=single))
 
-    def _offers(self, hook: str, kind: Any) -> tuple[Tagged[Any], ...]:
+    def _asked(self, hook: str) -> tuple[Tagged[Any], ...]:
         """What all plugins offer, asked once. One that fails gives a warning, and stops only who needs its offers."""
         if hook not in self._offered:
+            kind: Any = Command if hook == "dsx_commands" else (Component, Kernel)
             results: list[Tagged[Any]] = []
             for name, member in self._members.items():
                 try:
-                    results += self._answers(member, hook, kind, {})
+                    results += member.answers(hook, kind, {})
                 except DsxError as error:
-                    self._failed[name] = str(error)
-                    warn_broken(self.provider(name), str(error))
+                    cause, remedy = parts(error, member.who)
+                    self._failed[name] = (cause, remedy)
+                    warn_broken(member.who.provider, cause, remedy)
             self._offered[hook] = tuple(results)
         return self._offered[hook]
 
-    def _answers(
-        self, member: _Member, hook: str, kind: Any, arguments: Mapping[str, Any], *, single: bool = False
-    ) -> list[Tagged[Any]]:
-        if hook not in member.functions:
-            return []
-        answer = self._call(member, hook, arguments, listed=not single)
-        items = () if answer is None else (answer,) if single else answer
-        for item in items:
-            if not isinstance(item, kind):
-                raise PluginError(
-                    f"plugin {self.provider(member.spec.name)} gave the wrong kind of answer in {hook}: found "
-                    f"{type(item).__name__} {item!r:.80}, wanted {_kind_name(kind)}"
-                )
-        return [Tagged(member.spec.name, item) for item in items]
 
-    def _call(self, member: _Member, hook: str, arguments: Mapping[str, Any], *, listed: bool = False) -> Any:
-        function = member.functions[hook]
-        try:
-            answer = function(**{name: arguments[name] for name in inspect.signature(function).parameters})
-            # A generator raises when it is iterated: that must happen here, where the plugin is still known.
-            return _as_tuple(answer) if listed else answer
-        except DsxError as error:
-            error.add_note(f"raised in {hook} of plugin {self.provider(member.spec.name)}")
-            raise
-        except Exception as error:
-            raise PluginError(
-                f"plugin {self.provider(member.spec.name)} failed in {hook}: {type(error).__name__}: {error}\n"
-                f"    what to do: report it to its authors, or block it with DSX_PLUGINS_BLOCK={member.found.name}"
-            ) from error
+def plugin_manager(
+    *, extra: Sequence[object | str] = (), block: Sequence[str] = (), clashes: Clashes = "raise"
+) -> PluginManager:
+    """The plugins here: installed (entry points of the group ``dsx``), of the project, of the user, and those given.
 
+    The project's are those that ``[tool.dsx] plugins`` names in the nearest pyproject.toml from the working directory
+    upward, the user's those in the environment variable DSX_PLUGINS. A module that is named twice counts once.
 
-def plugin_manager(*, extra: Sequence[object | str] = (), block: Sequence[str] = ()) -> PluginManager:
-    """The plugins installed here (entry points of the group ``dsx``) and those given, but those blocked.
-
-    extra: plugin objects, modules, or names of modules. block: names of entry points, beside those in the environment
-    variable DSX_PLUGINS_BLOCK (separated by commas). A broken plugin gives one warning. Raises PluginError on a clash.
+    extra: plugin objects, modules, or names of modules. block: names of entry points, modules or distributions, beside
+    those in the environment variable DSX_PLUGINS_BLOCK (separated by commas, as in DSX_PLUGINS). clashes: ``"show"``
+    leaves out names with two owners and tells of them in `PluginManager.info`, for commands that must run whatever is
+    installed. A broken plugin gives one warning. Raises PluginError on a clash, ConfigError for a bad pyproject.toml.
     """
     named = os.environ.get("DSX_PLUGINS_BLOCK", "").split(",")
     blocked = frozenset(name.strip() for name in (*block, *named) if name.strip())
-    return PluginManager([*discover(blocked), *(given(item) for item in extra)])
-
-
-def _as_tuple(answer: Any) -> tuple[Any, ...]:
-    if answer is None:
-        return ()
-    if isinstance(answer, Iterable) and not isinstance(answer, str | bytes | Mapping):
-        return tuple(answer)
-    raise TypeError(f"found {type(answer).__name__}, wanted an iterable")
-
-
-def _kind_name(kind: Any) -> str:
-    return " or ".join(item.__name__ for item in kind) if isinstance(kind, tuple) else kind.__name__
-
-
-def _check_spec(spec: Any) -> None:
-    if not isinstance(spec, PluginSpec):
-        raise PluginError(f"dsx_plugin() gave {type(spec).__name__}, wanted a PluginSpec")
-    if spec.api != API_VERSION:
-        raise PluginError(
-            f"it is written for API version {spec.api}, and this dsx-core has API version {API_VERSION}; "
-            f"install matching versions of both"
-        )
-    sections: dict[str, Any] = dict(spec.sections)
-    for key, model in sections.items():
-        if not (isinstance(model, type) and issubclass(model, Section)):
-            raise PluginError(f"section {key!r} is {model!r}, wanted a subclass of dsx.plugin.Section")
+    return PluginManager(find(extra, blocked=blocked), clashes=clashes)

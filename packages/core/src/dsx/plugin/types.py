@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     import torch
 
     from dsx.config.section import Section
-    from dsx.planning.plan import Plan
 
 T = TypeVar("T")
 
@@ -179,7 +178,10 @@ class ModelPass:
 
     name: str
     phase: Phase
-    apply: Callable[[torch.nn.Module, Plan], torch.nn.Module]
+    apply: Callable[..., torch.nn.Module]
+    """``apply(model, plan, *components)`` gives the model, the same or another."""
+    uses: tuple[tuple[Kind[Any], str], ...] = ()
+    """Components by (kind, name) that ``apply`` is given, in this order; an unknown name stops before training."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsx.errors import PluginError, did_you_mean
 from dsx.plugin.catalog import distribution_of, install
+from dsx.plugin.kinds import KINDS
 from dsx.plugin.manager import PluginManager, Tagged
 from dsx.plugin.types import Component, Kernel, Kind, Score
 from dsx.registry.kernels import KernelChoice
@@ -22,7 +23,7 @@ class Registry:
     """All components and kernels that the plugins offer, each imported when it is first asked for."""
 
     def __init__(self, plugins: PluginManager, *, kernels: str | None = None) -> None:
-        """kernels: as the environment variable DSX_KERNELS, which is read where it is None."""
+        """kernels: as the environment variable DSX_KERNELS, which is read where it is None. Raises on a clash."""
         self.plugins = plugins
         self._components: dict[str, dict[str, Tagged[Component[Any]]]] = {}
         self._objects: dict[tuple[str, str], Any] = {}
@@ -30,36 +31,25 @@ class Registry:
         self._add([Tagged(item.plugin, item.value) for item in offered if isinstance(item.value, Component)])
         self.kernels = KernelChoice(
             [Tagged(item.plugin, item.value) for item in offered if isinstance(item.value, Kernel)],
-            provider=plugins.provider,
+            who=plugins.who,
             forced=kernels,
         )
 
     def _add(self, offered: list[Tagged[Component[Any]]]) -> None:
-        claimed: dict[tuple[str, str], list[Tagged[Component[Any]]]] = {}
         for item in offered:
-            for name in dict.fromkeys(known.lower() for known in (item.value.name, *item.value.aliases)):
-                claimed.setdefault((item.value.kind.name, name), []).append(item)
-        clashes = [
-            f"{kind} {name!r} is offered by {' and '.join(self.plugins.provider(item.plugin) for item in items)}"
-            for (kind, name), items in claimed.items()
-            if len(items) > 1
-        ]
-        if clashes:
-            raise PluginError(
-                f"names clash: {'; '.join(clashes)}\n"
-                f"    what to do: uninstall one of the plugins, or block it with DSX_PLUGINS_BLOCK"
-            )
-        for (kind, name), (item,) in claimed.items():
-            self._components.setdefault(kind, {})[name] = item
+            known = self._components.setdefault(item.value.kind.name, {})
+            known |= {name.lower(): item for name in (item.value.name, *item.value.aliases)}
 
     def get(self, kind: Kind[T], name: str) -> T:
         """The component of this name or alias, in any case. Raises PluginError with the known names and the nearest."""
         item = self.component(kind, name)
         key = (kind.name, item.value.name)
         if key not in self._objects:
-            self._objects[key] = load_object(
-                item.value.load, what=f"{kind.name} {item.value.name!r}", provider=self.plugins.provider(item.plugin)
-            )
+            what, who = f"{kind.name} {item.value.name!r}", self.plugins.who(item.plugin)
+            made = load_object(item.value.load, what=what, provider=who.provider, block=who.block)
+            if kind in KINDS and not callable(made):
+                raise who.wrong(what, found=f"{type(made).__name__} {made!r:.60}", wanted="a class or function")
+            self._objects[key] = made
         found: T = self._objects[key]
         return found
 
@@ -97,5 +87,5 @@ class Registry:
         text = f"unknown {kind.name} {name!r}{did_you_mean(name.lower(), known)}: wanted one of {names}"
         if distribution:
             return f"{text}\n    what to do: {kind.name} {name!r} needs {distribution}: {install(distribution)}"
-        broken = [f"{info.provider} is broken and may offer it: {info.cause}" for info in self.plugins.broken()]
+        broken = [f"{info.provider} is broken and may offer it: {info.trouble}" for info in self.plugins.broken()]
         return "\n    ".join([text, *broken, "what to do: correct the name, or install a plugin that offers it"])
