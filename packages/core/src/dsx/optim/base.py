@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, overload
 
 import torch
@@ -35,6 +36,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     ownership: ClassVar[Literal["element", "parameter"]] = "element"
     """Whether any flat range of a parameter can be updated alone, or only whole parameters."""
+    references: ClassVar[Mapping[str, Callable[..., Any]]] = MappingProxyType({})
+    """The torch references of a subclass's own operations, by operation: they serve where no registry gives kernels."""
 
     def __init__(
         self,
@@ -277,12 +280,12 @@ class Optimizer(torch.optim.Optimizer, ABC):
         )
 
     def _kernel(self, operation: str, like: Tensor) -> Callable[..., Any]:
-        if self._kernels is None:
-            return reference(operation)
-        if isinstance(self._kernels, Mapping):
-            found = self._kernels.get(operation)
-            return found if found is not None else reference(operation)
-        return self._kernels.kernel(operation, like=like)
+        if self._kernels is not None and not isinstance(self._kernels, Mapping):
+            return self._kernels.kernel(operation, like=like)
+        for source in (self._kernels or {}, self.references):
+            if operation in source:
+                return source[operation]
+        return reference(operation)
 
     def _update_run(self, run: Run, present: Sequence[Piece], factor: float) -> None:
         for counter in run.counters:
