@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsx.optim.parameters import check_params
 from dsx.plugin.kinds import MONITOR
-from dsx.registry.building import building
+from dsx.plugin.naming import REMEDY, Who
+from dsx.registry.building import building, owner
 
 if TYPE_CHECKING:
     from dsx.config.root import DsxConfig
@@ -29,8 +30,10 @@ SECTIONS: Mapping[str, str] = {
 class MonitorSet:
     """Writes to each of several monitors, by name."""
 
-    def __init__(self, monitors: Mapping[str, Monitor]) -> None:
+    def __init__(self, monitors: Mapping[str, Monitor], *, owners: Mapping[str, Who | None] | None = None) -> None:
+        """owners: the plugin behind each, where it is known; a monitor that fails is told of with it."""
         self._monitors = dict(monitors)
+        self._owners = dict(owners or {})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,8 +62,10 @@ class MonitorSet:
 
     def _drop(self, name: str, what: str, error: Exception) -> None:
         del self._monitors[name]
+        who = self._owners.get(name)
+        of, remedy = ("", "") if who is None else (f" of plugin {who.provider}", f"{REMEDY}{who.remedy}")
         warnings.warn(
-            f"monitor {name!r} failed to {what} and is switched off: {type(error).__name__}: {error}",
+            f"monitor {name!r}{of} failed to {what} and is switched off: {type(error).__name__}: {error}{remedy}",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -74,12 +79,15 @@ def monitors_from(config: DsxConfig, *, registry: Registry, rank: int) -> Monito
     if rank != 0:
         return MonitorSet({})
     monitors: dict[str, Any] = {}
+    owners: dict[str, Who | None] = {}
     for name, settings in enabled(config):
         make: Any = registry.get(MONITOR, name)
         again = sum(known.partition("#")[0] == name for known in monitors)
+        unique = f"{name}#{again + 1}" if again else name
         with building(registry, MONITOR, name):
-            monitors[f"{name}#{again + 1}" if again else name] = make(**settings)
-    return MonitorSet(monitors)
+            monitors[unique] = make(**settings)
+        owners[unique] = owner(registry, MONITOR, name)
+    return MonitorSet(monitors, owners=owners)
 
 
 def enabled(config: DsxConfig) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dsx.errors import DsxError, PluginError
+from dsx.plugin.naming import Named
 from dsx.plugin.types import Layer
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ def cut(partitioner: Partitioner, layers: Sequence[Layer], *, parts: int, name: 
     """
     if parts < 1:
         raise ValueError(f"parts is {parts}, wanted at least 1")
-    known = name or getattr(partitioner, "__qualname__", type(partitioner).__qualname__)
+    known = f"partitioner {name or getattr(partitioner, '__qualname__', type(partitioner).__qualname__)!r}"
+    if isinstance(partitioner, Named):
+        known = partitioner.label
     given = tuple(layers)
     try:
         answer = partitioner(given, parts=parts)
@@ -60,7 +63,7 @@ def _wrong(borders: Sequence[int], *, layers: int, parts: int) -> str:
 
 def _refused(name: str, found: str, *, layers: int, parts: int) -> PluginError:
     return PluginError(
-        f"partitioner {name!r} gave no way to cut {layers} layers into {parts} parts: found {found}; "
+        f"{name} gave no way to cut {layers} layers into {parts} parts: found {found}; "
         f"wanted {parts + 1} whole numbers from 0 to {layers} that never fall\n"
         f"    what to do: report it to the plugin's authors, or choose another partitioner, such as 'uniform'"
     )

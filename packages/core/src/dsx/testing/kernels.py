@@ -1,8 +1,10 @@
-"""Kernel conformance: every variant that runs here against the torch reference."""
+"""Kernel conformance: every variant that runs here against the torch reference, the core's or the plugin's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,8 +12,12 @@ import torch
 from torch import Tensor
 
 from dsx.errors import KernelError
-from dsx.kernels import reference
-from dsx.plugin.types import Form, Score
+from dsx.kernels import OPERATIONS
+from dsx.kernels import reference as core_reference
+from dsx.plugin.types import Form, Kernel, Score
+from dsx.registry.loading import load_object
+from dsx.testing.subjects import installed
+from dsx.testing.verdict import fail, hold, trying
 
 SIZES = (0, 1, 7, 64, 1000, 100_003)
 """Empty, one, odd, one vector, several, and more than a block."""
@@ -19,6 +25,9 @@ SIZES = (0, 1, 7, 64, 1000, 100_003)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 OFFSETS = (0, 1)
 """Elements by which a view starts behind its allocation: 1 is aligned to nothing wider than an element."""
+
+ODD = 77
+"""Elements of the cases with gaps between them, with inf and nan, and of those run twice."""
 
 MARGIN = 3
 """Elements around each tensor that a kernel must leave alone."""
@@ -36,7 +45,7 @@ ABSOLUTE = 5e-7
 
 
 class Kernels(Protocol):
-    """The part of the registry that the check needs. Give it a registry of its own: variants are forced one by one."""
+    """The part of a registry that the check needs. Give it one of its own: variants are forced one by one."""
 
     def scores(self, operation: str) -> tuple[tuple[str, Score], ...]: ...
     def require(self, operation: str, variant: str) -> Callable[..., Any]: ...
@@ -67,39 +76,65 @@ FORMS: Mapping[str, Form] = {
         ),
     ),
 }
-"""The core's operations on flat tensors."""
+"""The core's operations on flat tensors. A plugin's own operation has its form beside its ``torch`` variant."""
 
 
 def check_variants(
     operation: str,
     *,
-    registry: Kernels,
+    registry: Kernels | None = None,
+    plugins: Sequence[object | str] = (),
     form: Form | None = None,
+    reference: Callable[..., Any] | None = None,
     sizes: Sequence[int] = SIZES,
     dtypes: Sequence[torch.dtype] = DTYPES,
 ) -> list[str]:
     """Compare each variant that can run here with the reference; the names of those compared.
 
-    Every size, dtype, offset and setting, with and without ``copy_out``. Raises AssertionError naming variant and
-    case where a tensor differs, or where something outside the tensors was written. A dtype that a variant does not
-    take must be refused with a KernelError that changes nothing.
+    registry: without it, one of the installed plugins and ``plugins``. form, reference: without them, the core's; of
+    an operation that is not the core's, those of its variant ``torch``. Laws, for every size, dtype, setting and
+    alignment, with and without ``copy_out``, also where most of the gradient is zero: each tensor is the reference's
+    up to rounding; inf and nan come out where the reference has them; ``grad`` is only read; nothing outside the
+    tensors is written; the same bits each time. A dtype, or a view with gaps, that a variant does not take is refused
+    with a KernelError that changes nothing. Raises AssertionError naming variant and case.
     """
-    form = form if form is not None else FORMS[operation]
-    compared = []
-    for variant, score in registry.scores(operation):
-        if score.value > 0 and variant != "torch":
-            function = registry.require(operation, variant)
-            done = [
-                _compare(operation, variant, function, _Case(size, dtype, offset, settings, copy), form, registry)
-                for size in sizes
-                for dtype in dtypes
-                for offset in OFFSETS
-                for settings in form.settings
-                for copy in (None, torch.bfloat16 if dtype == torch.float32 else torch.float32)
-            ]
-            assert any(done), f"{operation}={variant} takes none of {', '.join(map(str, dtypes))}"
-            compared.append(variant)
-    return compared
+    with trying(f"operation {operation}"):
+        known: Kernels = installed(plugins) if registry is None else registry
+        variants = [variant for variant, score in known.scores(operation) if score.value > 0 and variant != "torch"]
+        shape = form if form is not None else _form(operation, known)
+        right = reference if reference is not None else _reference(operation, known)
+    own = (
+        ["torch"] if reference is None and operation not in OPERATIONS else []
+    )  # is right by definition, if it is tidy
+    for variant in (*own, *variants):
+        with trying(f"loading {operation}={variant}"):
+            function = known.require(operation, variant)
+        bench = _Bench(operation, variant, function, right, shape, known)
+        done = [bench.compare(case) for case in _cases(shape, sizes, dtypes)]
+        hold(any(done), f"{operation}={variant} takes none of {', '.join(map(str, dtypes))}")
+    return variants
+
+
+def _form(operation: str, registry: Kernels) -> Form:
+    """The core's form, or that of the plugin's own reference."""
+    if operation in FORMS:
+        return FORMS[operation]
+    plugins = getattr(registry, "plugins", None)
+    for tagged in plugins.components() if plugins is not None else ():
+        kernel = tagged.value
+        own = isinstance(kernel, Kernel) and (kernel.operation, kernel.variant) == (operation, "torch")
+        if own and kernel.form is not None:
+            made = load_object(kernel.form, what=f"form of {operation}", provider=tagged.plugin)
+            found = made() if callable(made) else made
+            if isinstance(found, Form):
+                return found
+            fail(f"the form of {operation} is a {type(found).__name__}, wanted a Form")
+    return fail(f"operation {operation} has no form: give its variant 'torch' one (Kernel(form=...)), or pass form=")
+
+
+def _reference(operation: str, registry: Kernels) -> Callable[..., Any]:
+    """The core's reference, or the plugin's own: the variant ``torch``."""
+    return core_reference(operation) if operation in OPERATIONS else registry.require(operation, "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,29 +144,74 @@ class _Case:
     offset: int
     settings: Mapping[str, Any]
     copy_out: torch.dtype | None
+    stride: int = 1
+    """More than 1: elements with gaps between them."""
+    bad: float = 0.0
+    """What stands in the middle of the gradient, where it is not 0."""
+    filled: float = 1.0
+    """Share of the gradient that is not zero, as where an embedding is used in part."""
 
 
-def _compare(
-    operation: str, variant: str, function: Callable[..., Any], case: _Case, form: Form, registry: Kernels
-) -> bool:
-    """Whether the variant took the case; if it did, its results are right."""
-    ours, theirs = _tensors(case, form), _tensors(case, form)
-    what = f"{operation}={variant} with {case}"
-    try:
-        registry.kernel(operation, like=ours["shard"].view)
-        _call(function, ours, case)
-    except KernelError:
+def _cases(form: Form, sizes: Sequence[int], dtypes: Sequence[torch.dtype]) -> Iterator[_Case]:
+    for size, dtype, offset, settings, copied in itertools.product(
+        sizes, dtypes, OFFSETS, form.settings, (False, True)
+    ):
+        copy_out = (torch.bfloat16 if dtype == torch.float32 else torch.float32) if copied else None
+        yield _Case(size, dtype, offset, settings, copy_out)
+    for dtype in dtypes:
+        for settings in form.settings:
+            yield _Case(ODD, dtype, 1, settings, None, stride=2)
+            for bad in (math.inf, -math.inf, math.nan):
+                yield _Case(ODD, dtype, 0, settings, None, bad=bad)
+            for filled in (0.0, 0.05):
+                yield _Case(ODD, dtype, 0, settings, torch.float32, filled=filled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """One variant beside its reference."""
+
+    operation: str
+    variant: str
+    function: Callable[..., Any]
+    reference: Callable[..., Any]
+    form: Form
+    registry: Kernels
+
+    def compare(self, case: _Case) -> bool:
+        """Whether the variant took the case; if it did, its results are right."""
+        ours, theirs = _tensors(case, self.form), _tensors(case, self.form)
+        what = f"{self.operation}={self.variant} with {case}"
+        try:
+            with trying(what, allowed=(KernelError,)):
+                self.registry.kernel(self.operation, like=ours["shard"].view)
+                _call(self.function, ours, case)
+        except KernelError:
+            for name, held in ours.items():
+                hold(_same(held.whole, theirs[name].whole), f"{what} was refused, but changed {name}")
+            return False
+        hold(_same(ours["grad"].whole, theirs["grad"].whole), f"{what} changed grad")
+        with trying(f"the reference of {self.operation} with {case}"):
+            _call(self.reference, theirs, case)
         for name, held in ours.items():
-            assert torch.equal(held.whole, theirs[name].whole), f"{what} was refused, but changed {name}"
-        return False
-    _call(reference(operation), theirs, case)
-    for name, held in ours.items():
-        limit = max(TOLERANCE[held.view.dtype], TOLERANCE[case.dtype] if name == "copy_out" else 0.0)
-        found, wanted = held.view.double(), theirs[name].view.double()
-        worst = ((found - wanted).abs() - limit * wanted.abs()).nan_to_num(nan=torch.inf)
-        assert not (worst > ABSOLUTE).any(), f"{what}: {name} differs by up to {worst.max():g} beyond its tolerance"
-        assert held.untouched(), f"{what} wrote outside {name}"
-    return True
+            _check_near(held.view, theirs[name].view, case, name, what)
+            hold(held.untouched(), f"{what} wrote outside {name}")
+        if case.size == ODD:
+            again = _tensors(case, self.form)
+            _call(self.function, again, case)
+            for name, held in ours.items():
+                hold(_same(held.whole, again[name].whole), f"{what}: {name} differs when it is run again")
+        return True
+
+
+def _check_near(found: Tensor, wanted: Tensor, case: _Case, name: str, what: str) -> None:
+    limit = max(TOLERANCE[found.dtype], TOLERANCE[case.dtype] if name == "copy_out" else 0.0)
+    one, other = found.double(), wanted.double()
+    finite = torch.isfinite(other)
+    hold(torch.equal(torch.isfinite(one), finite), f"{what}: {name} differs, finite where the reference is not, or not")
+    worst = ((one - other).abs() - limit * other.abs())[finite]
+    gap = float(worst.max()) if worst.numel() else 0.0
+    hold(gap <= ABSOLUTE, f"{what}: {name} differs by up to {gap:g} beyond its tolerance")
 
 
 def _call(function: Callable[..., Any], held: Mapping[str, _Held], case: _Case) -> None:
@@ -140,18 +220,23 @@ def _call(function: Callable[..., Any], held: Mapping[str, _Held], case: _Case) 
     function(*tensors.values(), **case.settings, copy_out=copy_out)
 
 
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Equal bits, so that nan equals nan."""
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A tensor within a larger allocation, so that writes around it are seen."""
+    """A tensor within a larger allocation, so that writes around it, and between its elements, are seen."""
 
     whole: Tensor
     view: Tensor
-    start: int
+    around: Tensor
+    """Where no element of the tensor is."""
 
     def untouched(self) -> bool:
         """Whether all around the tensor is as it was."""
-        end = self.start + self.view.numel()
-        return bool((self.whole[: self.start] == 7).all() and (self.whole[end:] == 7).all())
+        return bool((self.whole[self.around] == 7).all())
 
 
 def _tensors(case: _Case, form: Form) -> dict[str, _Held]:
@@ -162,10 +247,15 @@ def _tensors(case: _Case, form: Form) -> dict[str, _Held]:
         dtypes["copy_out"] = case.copy_out
     held = {}
     for name, dtype in dtypes.items():
-        start = MARGIN + case.offset
-        whole = torch.full((case.size + start + MARGIN,), 7.0, dtype=dtype)
-        view = whole[start : start + case.size]
+        start, end = MARGIN + case.offset, MARGIN + case.offset + case.size * case.stride
+        whole = torch.full((end + MARGIN,), 7.0, dtype=dtype)
+        view, around = whole[start : end : case.stride], torch.ones(len(whole), dtype=torch.bool)
+        around[start : end : case.stride] = False
         values = torch.randn(case.size, generator=generator)
         view.copy_(values.square() if "sq" in name else values)
-        held[name] = _Held(whole, view, start)
+        if case.filled < 1 and name == "grad":
+            view.mul_(torch.rand(case.size, generator=generator) < case.filled)
+        if case.bad and name == "grad":
+            view[case.size // 2] = case.bad
+        held[name] = _Held(whole, view, around)
     return held

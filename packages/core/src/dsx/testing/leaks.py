@@ -17,7 +17,8 @@ from typing import Any
 PATIENCE = 1.0
 """Seconds that a thread or a process is given to end."""
 
-_PYTESTS_OWN = "PYTEST_"
+_OTHERS = ("PYTEST_", "TORCHINDUCTOR_")
+"""Variables that pytest sets for each test, and torch when its compiler is first imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Traces:
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_PYTESTS_OWN)}
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
 
 
 def _threads() -> dict[int, str]:

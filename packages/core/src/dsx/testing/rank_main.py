@@ -38,7 +38,7 @@ def _answer(payload: bytes) -> tuple[bool, bytes | str, float]:
         reference, args, environment, init = pickle.loads(payload)
         os.environ.clear()
         os.environ.update(environment)
-        return True, pickle.dumps(_run(_function(reference), args, init=init)), monotonic()
+        return True, pickle.dumps(_run(function_at(reference), args, init=init)), monotonic()
     except BaseException as error:  # noqa: BLE001  a rank that exits has failed too, and must say so
         when = monotonic()
         return False, "".join(traceback.format_exception(error)), when
@@ -58,7 +58,7 @@ def _run(function: Callable[..., Any], args: tuple[Any, ...], *, init: bool) -> 
     return result
 
 
-def _function(reference: tuple[str, str, str]) -> Callable[..., Any]:
+def function_at(reference: tuple[str, str, str]) -> Callable[..., Any]:
     """Import the test's module by name, or from its file where the name is not importable."""
     name, qualified, file = reference
     found: Any = _module(name, Path(file))

@@ -73,7 +73,7 @@ def run_ranks(
     Raises RanksFailed with the first failing rank's traceback first; past ``deadline`` seconds with the stacks of the
     ranks that still run. No process is left.
     """
-    reference = _reference(function)
+    reference = reference_to(function)
     with _rendezvous() as store, tempfile.TemporaryDirectory(prefix="dsx-ranks-") as scratch:
         crew = _Crew(world=world, stacks=Path(scratch))
         try:
@@ -84,7 +84,7 @@ def run_ranks(
             crew.end()
 
 
-def _reference(function: Callable[..., Any]) -> tuple[str, str, str]:
+def reference_to(function: Callable[..., Any]) -> tuple[str, str, str]:
     """(module, qualified name, file): how a rank finds the function."""
     name = getattr(function, "__qualname__", "")
     module = getattr(function, "__module__", "")
