@@ -277,6 +277,35 @@ def over_two_axes() -> list[tuple[float, float, bool]]:
     return found
 
 
+def uneven_over_two_axes() -> dict[int, float]:
+    """As `uneven`, where what was reduced over the shards is still to be reduced over their replicas.
+
+    Every parameter gets a gradient, so that all buckets are under way when rank 0 goes backward again.
+    """
+    gaps = {}
+    for stage in (0, 1, 2):
+        courses = []
+        for name in ("plain", None):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(4)))
+            settings = coded(stage, name, comm_timeout=20.0)
+            with engine_of(model, settings, plugins=[stranger(), two_axes()]) as engine:
+                rank = engine.plan.world.rank
+                for _ in range(2):
+                    engine.backward(engine(torch.full((3, 6), rank + 1.0)).sum())
+                    if rank == 0:
+                        engine(torch.ones(3, 6)).sum().backward()
+                    engine.step()
+                courses.append(engine.full_state_dict())
+        gaps[stage] = weights_apart(*courses)
+    return gaps
+
+
+def test_what_one_rank_adds_waits_for_its_replicas(ranks: Ranks) -> None:
+    for gaps in ranks(uneven_over_two_axes, world=4):
+        assert {stage: gap for stage, gap in gaps.items() if not gap <= 1e-6} == {}
+
+
 def test_shards_with_replicas_travel_encoded_over_both_axes(ranks: Ranks) -> None:
     for stages in ranks(over_two_axes, world=4):
         for lossless_gap, int8_gap, same in stages:

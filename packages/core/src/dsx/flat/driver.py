@@ -62,6 +62,10 @@ class Whole:
         pass
 
 
+ALIKE = ("data", "sequence", "tensor")
+"""Axes along which ranks hold the same parameters or parts of them: they reduce the same buckets in the same order."""
+
+
 class FlatDriver:
     """The gradient path over flat buckets."""
 
@@ -91,7 +95,7 @@ class FlatDriver:
         """Updates that each parameter has had."""
         self.reducer = Reducer(
             self.trainable,
-            control=mesh.group("data", purpose="control"),
+            control=mesh.group(*ALIKE, purpose="control"),
             on_arrival=None if residency is None else residency.arrived,
         )
         self.aliases = state.aliases_of(model)

@@ -59,7 +59,13 @@ class Gradients:
         self._shard: Tensor | None = None
         self._in_flight: tuple[Work | CodedWork, Tensor, Tensor] | None = None
         self._late: list[tuple[str, Tensor]] = []
-        """What came while a coded reduction was under way: added when that is finished."""
+        """What came while a reduction of two halves was under way: added when that is finished."""
+
+    @property
+    def _has_second_half(self) -> bool:
+        """Whether ranks send more when they finish a reduction: sums of encoded parts, or shards to their replicas."""
+        bucket = self.bucket
+        return bucket.codec is not None or (bucket.shard_group.size > 1 and bucket.replica_group.size > 1)
 
     @property
     def complete(self) -> bool:
@@ -69,8 +75,8 @@ class Gradients:
     def add(self, name: str, gradient: Tensor) -> None:
         """Take one contribution. The first writes, later ones add."""
         if not self.separate:
-            if self._in_flight is not None and self.bucket.codec is not None:
-                # To finish it here would move its second half, on this rank alone, before what others start now.
+            if self._in_flight is not None and self._has_second_half:
+                # To finish it here would begin that, on this rank alone, before what others start now.
                 self._late.append((name, gradient))
                 self.fresh.add(name)
                 self.touched.add(name)

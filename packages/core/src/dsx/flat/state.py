@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -133,28 +134,26 @@ def optimizer_state(driver: FlatDriver, *, loading: bool) -> dict[str, Any]:
     states = driver.optimizer.state
     fresh = [piece for piece in driver.pieces if not states.get(piece.master)]
     driver.updater.init_state(driver.pieces)
-    scalars: dict[str, dict[str, Any]] = {}
-    keys: dict[str, dict[str, torch.dtype]] = {}
-    for _, span, piece in owned_pieces(driver):
-        for key, value in states.get(piece.master, {}).items():
-            if isinstance(value, Tensor) and value.shape == piece.master.shape and key != "step":
-                keys.setdefault(span.name, {})[key] = value.dtype
-            elif key != "step":
-                scalars.setdefault(span.name, {})[key] = value.item() if isinstance(value, Tensor) else value
-    everywhere = driver.world.exchange_objects((keys, scalars), site="names of optimizer states")
-    for other_keys, other_scalars in everywhere:
+    keys, scalars, refused = _kept_by_name(driver, states)
+    everywhere = driver.world.exchange_objects((keys, scalars, refused), site="names of optimizer states")
+    for other_keys, other_scalars, other_refused in everywhere:
         keys.update(other_keys)
         scalars.update(other_scalars)
+        refused = refused or other_refused
+    if refused:
+        raise CheckpointError(refused)
     moments: dict[str, dict[str, Any]] = {}
     held = {span.name: (span, piece) for _, span, piece in owned_pieces(driver)}
     for bucket in driver.trainable:
         for slot in bucket.layout.slots:
-            for key, dtype in keys.get(slot.name, {}).items():
+            for key, (dtype, own_shape) in keys.get(slot.name, {}).items():
                 pieces: tuple[tuple[int, Tensor], ...] = ()
                 if slot.name in held:
                     span, piece = held[slot.name]
-                    pieces = ((span.start, states[piece.master][key].view(-1)),)
-                moments.setdefault(key, {})[slot.name] = Boxes(f"{key} of {slot.name}", slot.shape, dtype, pieces)
+                    start = span.start if own_shape is None else 0
+                    pieces = ((start, states[piece.master][key].view(-1)),)
+                shape = slot.shape if own_shape is None else own_shape
+                moments.setdefault(key, {})[slot.name] = Boxes(f"{key} of {slot.name}", shape, dtype, pieces)
     for piece in () if loading else fresh:
         states.pop(piece.master, None)
     return {
@@ -163,6 +162,35 @@ def optimizer_state(driver: FlatDriver, *, loading: bool) -> dict[str, Any]:
         "scalars": scalars,
         "groups": [_plain(group) for group in driver.optimizer.param_groups],
     }
+
+
+Kept = dict[str, dict[str, tuple[torch.dtype, tuple[int, ...] | None]]]
+"""Parameter -> state -> its dtype, and its shape where that is not the parameter's, as in a factored second moment."""
+
+
+def _kept_by_name(driver: FlatDriver, states: Mapping[Any, Any]) -> tuple[Kept, dict[str, dict[str, Any]], str]:
+    """(tensors, plain values) of this rank's optimizer states by name, and why they cannot be written, if so."""
+    keys: Kept = {}
+    scalars: dict[str, dict[str, Any]] = {}
+    refused = ""
+    for bucket, span, piece in owned_pieces(driver):
+        whole = math.prod(bucket.layout.by_name[span.name].shape) == span.numel
+        for key, value in states.get(piece.master, {}).items():
+            if key == "step":
+                continue
+            if isinstance(value, Tensor) and value.shape == piece.master.shape:
+                keys.setdefault(span.name, {})[key] = (value.dtype, None)
+            elif isinstance(value, Tensor) and value.dim():
+                keys.setdefault(span.name, {})[key] = (value.dtype, tuple(value.shape))
+                if not whole:
+                    refused = (
+                        f"the optimizer keeps {key!r} of shape {tuple(value.shape)} for a part of {span.name!r}, which "
+                        "cannot be put together with those of other ranks\n    what to do: give its class "
+                        'ownership = "parameter", so that it is called with whole parameters'
+                    )
+            else:
+                scalars.setdefault(span.name, {})[key] = value.item() if isinstance(value, Tensor) else value
+    return keys, scalars, refused
 
 
 def check_groups(driver: FlatDriver, stored: Mapping[str, Any]) -> None:

@@ -86,7 +86,7 @@ class ForeignOptimizer:
         """
         self._clear()
         for piece in pieces:
-            if piece.grad is not None:
+            if piece.grad is not None and piece.master.numel():  # torch's Adafactor divides by a size of 0
                 grad = piece.grad.detach().to(piece.master.dtype)
                 piece.master.grad = grad if factor == 1.0 else grad.mul_(factor)
         self._drive()
@@ -101,7 +101,7 @@ class ForeignOptimizer:
 
         For loading a checkpoint, which then fills it. Counters stand at 0 afterwards, as before any step.
         """
-        new = [piece for piece in pieces if not self.inner.state.get(piece.master)]
+        new = [piece for piece in pieces if piece.master.numel() and not self.inner.state.get(piece.master)]
         if not new:
             return
         self._clear()

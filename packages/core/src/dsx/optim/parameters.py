@@ -15,23 +15,26 @@ _OURS = frozenset({"self", "params", "optimizer", "kernels"})
 """Arguments that the caller fills, not the user."""
 
 
-def accepted(factory: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    """The named arguments that a user may give; ``None`` where it takes any."""
+def accepted(factory: Callable[..., Any], *, leading: int = 1) -> dict[str, inspect.Parameter] | None:
+    """The named arguments that a user may give; ``None`` where it takes any.
+
+    leading: how many arguments the caller gives by position, whatever they are called: parameters, or an optimizer.
+    """
     parameters = inspect.signature(factory).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return None
-    first = next(iter(parameters), "")
-    positional = parameters[first].default is inspect.Parameter.empty if first else False
-    filled = _OURS | ({first} if positional and first in ("param_groups", "params", "optimizer") else set())
+    filled = _OURS | set(list(parameters)[:leading])
     return {name: p for name, p in parameters.items() if name not in filled}
 
 
-def check_params(section: str, name: str, factory: Callable[..., Any], params: Mapping[str, Any]) -> None:
+def check_params(
+    section: str, name: str, factory: Callable[..., Any], params: Mapping[str, Any], *, leading: int = 1
+) -> None:
     """Raise ConfigError with all problems at once: unknown params (with the nearest known one), missing ones.
 
-    ``section`` is ``"optimizer"`` or ``"scheduler"``, ``name`` the configured type.
+    ``section`` is the key, such as ``"optimizer"``, ``name`` the configured type, ``leading`` as for `accepted`.
     """
-    known = accepted(factory)
+    known = accepted(factory, leading=leading)
     if known is None:
         return
     problems: list[str] = []
