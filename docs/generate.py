@@ -1,99 +1,66 @@
-"""Writes docs/reference/ from the code: every configuration key, every hook. With --check, only compares."""
+"""Writes docs/reference/ from the code: configuration, hooks, kinds, components, commands, public names.
+
+With --check, only compares. The pages speak of the packages of this repository, which must all be installed.
+"""
 
 from __future__ import annotations
 
-import inspect
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
+from difflib import unified_diff
+from itertools import islice
 from pathlib import Path
 
-from pydantic.fields import FieldInfo
-
-from dsx.config.compose import compose
-from dsx.config.section import Section, key_of
-from dsx.plugin import hooks
-from dsx.plugin.manager import plugin_manager
+from pages import commands, components, configuration, hooks, kinds, public
 
 REFERENCE = Path(__file__).parent / "reference"
 GENERATED = "<!-- written by docs/generate.py: `nox -s docs` -->\n"
+SHOWN = 40
+"""Lines of difference that are shown for a stale page."""
+PAGES: Mapping[str, Callable[[], str]] = {
+    "commands.md": commands.page,
+    "components.md": components.page,
+    "config.schema.json": configuration.schema,
+    "configuration.md": configuration.page,
+    "hooks.md": hooks.page,
+    "kinds.md": kinds.page,
+    "public.md": public.page,
+}
 
 
-def default_of(info: FieldInfo) -> str:
-    """The default as it would stand in a file, or a dash where it is a section of its own."""
-    if info.is_required():
-        return "required"
-    default = info.get_default(call_default_factory=True, validated_data={})
-    if isinstance(default, Section):
-        return "–"
-    if isinstance(default, bool) or default is None:
-        return {True: "true", False: "false", None: "none"}[default]
-    return f"`{default}`" if str(default) else '`""`'
+def text_of(name: str) -> str:
+    """The whole file; JSON has no place for a word about itself."""
+    return (GENERATED if name.endswith(".md") else "") + PAGES[name]()
 
 
-def in_markdown(text: str) -> str:
-    """A docstring's text for a page."""
-    return text.replace("``", "`")
+def written(name: str) -> str:
+    """A page as it stands."""
+    path = REFERENCE / name
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def section_of(annotation: object) -> type[Section] | None:
-    """The section that a field holds, if it holds one."""
-    parts = getattr(annotation, "__args__", (annotation,))
-    return next((part for part in parts if isinstance(part, type) and issubclass(part, Section)), None)
-
-
-def tables(model: type[Section], path: str) -> Iterator[str]:
-    """The table of one section, then those of the sections in it."""
-    inner = []
-    title = path or "Top level"
-    summary = in_markdown(inspect.getdoc(model) or "")
-    yield f"\n## {title}\n\n{summary}\n\n| key | default | meaning |\n|---|---|---|\n"
-    for name, info in model.model_fields.items():
-        key = key_of(model, name)
-        meaning = in_markdown(" ".join((info.description or "").replace("|", "\\|").split()))
-        yield f"| `{key}` | {default_of(info)} | {meaning} |\n"
-        section = section_of(info.annotation)
-        if section is not None:
-            inner.append((section, f"{path}.{key}" if path else key))
-    for section, where in inner:
-        yield from tables(section, where)
-
-
-def configuration() -> str:
-    """The page of configuration keys."""
-    head = "# Configuration keys\n\nKeys are DeepSpeed's; those that only dsx has say so.\n"
-    return GENERATED + head + "".join(tables(compose(plugin_manager()), ""))
-
-
-def every_hook() -> str:
-    """The page of hooks."""
-    parts = [GENERATED, "# Every hook\n"]
-    for name in re.findall(r"^def (dsx_\w+)", inspect.getsource(hooks), flags=re.MULTILINE):
-        function = getattr(hooks, name)
-        arguments = ", ".join(inspect.signature(function).parameters)
-        doc = in_markdown(inspect.getdoc(function) or "")
-        doc = re.sub(r"^(Called|Arguments|Returns|Example):", r"- *\1:*", doc, flags=re.MULTILINE)
-        parts.append(f"\n## `{name}({arguments})`\n\n{doc}\n")
-    return "".join(parts)
+def difference(name: str, text: str) -> str:
+    """What writing a page again would change; the beginning of it."""
+    lines = unified_diff(written(name).splitlines(), text.splitlines(), f"{name} as it stands", "as the code says", n=0)
+    return "\n".join(islice((line.rstrip("\n") for line in lines), SHOWN))
 
 
 def main() -> int:
     """Write the pages, or say which are stale. Gives the exit status."""
-    pages = {"configuration.md": configuration(), "hooks.md": every_hook()}
-    stale = [name for name, text in pages.items() if not current(name, text)]
+    pages = {name: text_of(name) for name in PAGES}
+    stale = [name for name, text in pages.items() if written(name) != text]
+    lost = sorted(path.name for path in REFERENCE.iterdir() if path.name not in PAGES)
     if "--check" in sys.argv[1:]:
-        print(f"stale: {', '.join(stale)}: run nox -s docs" if stale else "docs/reference is fresh")  # noqa: T201
-        return 1 if stale else 0
-    REFERENCE.mkdir(exist_ok=True)
-    for name, text in pages.items():
-        (REFERENCE / name).write_text(text, encoding="utf-8")
+        for name in stale:
+            print(difference(name, pages[name]))  # noqa: T201
+        told = f"stale: {', '.join([*stale, *lost])}: run nox -s docs"
+        print(told if stale or lost else "docs/reference is fresh")  # noqa: T201
+        return 1 if stale or lost else 0
+    for name in stale:
+        (REFERENCE / name).write_text(pages[name], encoding="utf-8")
+    for name in lost:
+        (REFERENCE / name).unlink()
     return 0
-
-
-def current(name: str, text: str) -> bool:
-    """Whether a page stands as the code says."""
-    path = REFERENCE / name
-    return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
 if __name__ == "__main__":

@@ -103,4 +103,4 @@ def enabled(config: DsxConfig) -> Iterator[tuple[str, dict[str, Any]]]:
 def check_monitors(config: DsxConfig, *, registry: Registry) -> None:
     """Refuse an unknown name or param in the list ``monitors``; on every rank, so that none waits for a failed one."""
     for index, item in enumerate(config.monitors):
-        check_params(f"monitors[{index}]", item.type, registry.get(MONITOR, item.type), item.params, leading=0)
+        check_params(f"monitors[{index}]", item.type, registry.get(MONITOR, item.type), item.params)

@@ -51,7 +51,7 @@ def make_optimizer(
 def optimizer_class(section: Named, *, registry: Components) -> Callable[..., Any]:
     """What ``make_optimizer`` will build from this section, before any tensor exists; its params are checked."""
     factory: Callable[..., Any] = registry.get(OPTIMIZER, section.type)
-    check_params("optimizer", section.type, factory, section.params)
+    check_params("optimizer", section.type, factory, section.params, leading=1)
     return factory
 
 
@@ -115,7 +115,7 @@ def _from_config(
 ) -> Any:
     factory = optimizer_class(section, registry=registry)
     params = {key: tuple(value) if isinstance(value, list) else value for key, value in section.params.items()}
-    takes = accepted(factory)
+    takes = accepted(factory, leading=1)
     if precision is not None and precision.states != torch.float32 and takes is not None and "state_dtype" in takes:
         params.setdefault("state_dtype", precision.states)
     with building(registry, OPTIMIZER, section.type):

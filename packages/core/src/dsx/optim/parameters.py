@@ -15,10 +15,10 @@ _OURS = frozenset({"self", "params", "optimizer", "kernels"})
 """Arguments that the caller fills, not the user."""
 
 
-def accepted(factory: Callable[..., Any], *, leading: int = 1) -> dict[str, inspect.Parameter] | None:
+def accepted(factory: Callable[..., Any], *, leading: int = 0) -> dict[str, inspect.Parameter] | None:
     """The named arguments that a user may give; ``None`` where it takes any.
 
-    leading: how many arguments the caller gives by position, whatever they are called: parameters, or an optimizer.
+    leading: how many arguments the caller gives by position, whatever they are called: 1 for an optimizer's parameters.
     """
     parameters = inspect.signature(factory).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
@@ -28,7 +28,7 @@ def accepted(factory: Callable[..., Any], *, leading: int = 1) -> dict[str, insp
 
 
 def check_params(
-    section: str, name: str, factory: Callable[..., Any], params: Mapping[str, Any], *, leading: int = 1
+    section: str, name: str, factory: Callable[..., Any], params: Mapping[str, Any], *, leading: int = 0
 ) -> None:
     """Raise ConfigError with all problems at once: unknown params (with the nearest known one), missing ones.
 
