@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.table import Row, markdown, show
 
-NAMES = ("parity", "bytes", "adam", "start", "train")
+NAMES = ("parity", "bytes", "adam", "start", "train", "plugins")
 """Each is a module with ``rows(*, short: bool) -> list[Row]``."""
 VERSIONED = ("dsx-core", "dsx-zero", "dsx-native", "torch", "deepspeed")
 

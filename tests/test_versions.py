@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import dsx
 
@@ -54,9 +58,34 @@ def test_packages_agree_on_python_licence_and_torch(folders) -> None:
     assert len(bounds) <= 1, bounds
 
 
-def test_constraints_name_one_exact_version_each(root) -> None:
-    lines = [line for line in (root / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+def pins(file: Path) -> dict[str, str]:
+    """Exact versions by name; each line is one, or a comment."""
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), lines
     names = [line.partition("==")[0].lower() for line in lines]
     assert len(names) == len(set(names))
-    assert "torch==2.13.0" in lines
+    return {line.partition("==")[0]: line.partition("==")[2] for line in lines}
+
+
+def test_constraints_name_one_exact_version_each(root) -> None:
+    assert pins(root / "constraints.txt")["torch"] == "2.13.0"
+
+
+def test_the_oldest_constraints_are_the_declared_lower_bounds(folders, root) -> None:
+    """What users may have and `nox -s oldest` tries: every bound of every package, torch's excepted (see the file)."""
+    bounds: dict[str, set[Version]] = {}
+    for project in projects(folders).values():
+        extras = project.get("optional-dependencies", {}).values()
+        for text in (*project.get("dependencies", ()), *(wanted for extra in extras for wanted in extra)):
+            wanted = Requirement(text)
+            if not wanted.name.startswith("dsx-"):
+                (bound,) = wanted.specifier
+                assert bound.operator == ">=", f"{text}: wanted a lower bound and nothing else"
+                bounds.setdefault(wanted.name, set()).add(Version(bound.version))
+    assert all(len(versions) == 1 for versions in bounds.values()), bounds
+    oldest = {name: Version(version) for name, version in pins(root / "constraints-oldest.txt").items()}
+    tested = {name: Version(version) for name, version in pins(root / "constraints.txt").items()}
+    assert oldest.keys() == bounds.keys()
+    assert oldest.pop("torch") == tested["torch"] >= bounds.pop("torch").pop()
+    assert oldest == {name: versions.pop() for name, versions in bounds.items()}
+    assert all(tested[name] >= version for name, version in oldest.items())
