@@ -80,6 +80,13 @@ def test_package_without_requirement_types_and_manners_is_caught(disk: Path) -> 
     assert "__init__.py:1 imports acme_six" in found["law of imports"]
 
 
+def test_local_module_need_not_be_packaged(disk: Path) -> None:
+    write_distribution(disk, "acme-seven", modules={"acme_seven/__init__.py": "", "acme_seven/plugin.py": ""})
+    findings = list(packaging(Target("acme_seven.plugin", "acme_seven.plugin", "", ""), ()))
+    verdicts = {finding.check: finding.verdict for finding in findings}
+    assert verdicts["py.typed"] == verdicts["metadata"] == Verdict.NOT_APPLICABLE
+
+
 def test_good_package_has_nothing_to_mend(disk: Path) -> None:
     install_project(SAMPLES / "acme-metrics", into=disk)
     (target,) = named("acme-metrics", installed())

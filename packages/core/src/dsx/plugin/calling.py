@@ -112,11 +112,13 @@ def check_spec(spec: Any, found: Found) -> None:
     if not isinstance(spec, PluginSpec):
         raise refuse(f"dsx_plugin() gave {type(spec).__name__}, wanted a PluginSpec", AUTHORS)
     if spec.api != API_VERSION:
-        upgrade = f"pip install --upgrade dsx-core {found.distribution}" if found.version else "adapt its code"
+        remedy = f"move its code to API version {API_VERSION}, then set PluginSpec(api={API_VERSION})"
+        if found.version:
+            remedy = f"install versions of both that match: pip install --upgrade dsx-core {found.distribution}"
         raise refuse(
             f"it is written for API version {spec.api}, and this dsx-core has API version {API_VERSION}; both must be "
             "the same",
-            f"install versions of both that match: {upgrade}",
+            remedy,
         )
     name: Any = spec.name
     sections: Any = spec.sections

@@ -56,6 +56,8 @@ def typed(target: Target) -> Finding:
     folders = [Path(folder) for folder in spec.submodule_search_locations]
     if any((folder / "py.typed").is_file() for folder in folders):
         return ok(AREA, "py.typed", f"in {target.top}")
+    if not target.distribution:
+        return not_applicable(AREA, "py.typed", f"{target.top} is no package that others install")
     return wrong(
         AREA,
         "py.typed",
