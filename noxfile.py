@@ -128,8 +128,8 @@ def install_editable(session: nox.Session, *also: str) -> None:
 
 
 def pytest(session: nox.Session, *arguments: str, env: Mapping[str, str] | None = None) -> None:
-    """Run pytest with one thread a process: more of them than cores only wait for each other."""
-    session.run("pytest", *arguments, env={"OMP_NUM_THREADS": "1", **(env or {})})
+    """Run pytest on all cores with one thread a process: more of them than cores only wait for each other."""
+    session.run("pytest", "-n", "auto", *arguments, env={"OMP_NUM_THREADS": "1", **(env or {})})
 
 
 def no_compiler(session: nox.Session) -> dict[str, str]:
